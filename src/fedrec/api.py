@@ -209,7 +209,7 @@ def tune(
             made,
             Budget(trials, minutes),
             lambda trial, best: None,
-            lambda number: _shown(f"trial {number + 1} of {trials}", progress),
+            lambda number: _listener_for(f"trial {number + 1} of {trials}", progress),
         )
     return Trials(tuple(done), find_protocol(config.protocol).select_metric, config, is_pandas(data))
 
@@ -238,7 +238,7 @@ def sweep(
         done = run_sweep(
             Sweep(place, config, space),
             lambda trial: None,
-            lambda number: _shown(f"setting {number + 1}", progress),
+            lambda number: _listener_for(f"setting {number + 1}", progress),
         )
     return Trials(tuple(done), find_protocol(config.protocol).select_metric, config, is_pandas(data))
 
@@ -283,7 +283,7 @@ def fit(
         attributes=as_file(attributes),
         replaces=replaces,
         rounds=rounds,
-        listener=_shown(f"fit {source.name}", progress),
+        listener=_listener_for(f"fit {source.name}", progress),
         epsilon=epsilon,
     )
     return Recommender(fitted.folder)
@@ -320,7 +320,7 @@ def _folder_for(out: str | Path | None) -> Iterator[Path]:
         yield Path(scratch) / "study"
 
 
-def _shown(label: str, progress: bool | None) -> Listener:
+def _listener_for(label: str, progress: bool | None) -> Listener:
     if not _is_shown(progress):
         return Listener()
     # Imported late: the drawing of progress is of no use in a script whose output goes to a file.
@@ -362,7 +362,7 @@ def advise(
     folder = None if out is None else Path(out)
 
     wishes = Wishes(minutes, blind, max_upload)
-    advice = find_advice(config, wishes, folder, table, clock, follow=lambda label: _shown(label, progress))
+    advice = find_advice(config, wishes, folder, table, clock, follow=lambda label: _listener_for(label, progress))
     if folder is not None:
         # The page needs the report's packages, which advice without a folder does not.
         from fedrec.report.pages.advice_page import write_advice
@@ -463,9 +463,9 @@ def compare(
     from fedrec.experiment.references import absent_references, find_references
     from fedrec.report import comparison
     from fedrec.report.across import compare_across
-    from fedrec.report.figures.compared import compared, finished
+    from fedrec.report.figures.compared import compare_runs, find_finished
 
-    found = finished(runs)
+    found = find_finished(runs)
     if len({comparison.rows_of(run) for run in found}) > 1:
         return compare_across(found, metrics, comparison.part_shown(found, on or "test"))
     # Before any reference is trained, which may take hours.
@@ -473,4 +473,4 @@ def compare(
     beside = find_references(found, references, listener_of)
     absent = absent_references([*found, *beside]) if references is None else []
     note = f"Without {' and '.join(absent)}; references=True trains what is missing." if absent else ""
-    return compared(found, beside, metrics, on, note)
+    return compare_runs(found, beside, metrics, on, note)

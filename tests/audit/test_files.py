@@ -40,7 +40,7 @@ def statuses(report: Report, *wanted: str) -> dict[str, str]:
 
 def test_a_clean_set_passes(tmp_path: Path) -> None:
     report = audited(planted.clean(), tmp_path)
-    assert not report.failed
+    assert not report.has_failed
     assert statuses(report, "fail", "warn") == {"sampled candidates": "warn"}
     rate = report["held-out items as training negatives"].figure["ratio"]
     assert 0.8 < rate < 1.2
@@ -55,7 +55,7 @@ def test_a_planted_fault_is_found_and_blamed_on_nothing_else(
     spoil(files)
     report = audited(files, tmp_path)
     assert report[check].status == status
-    assert report.failed == (status == "fail")
+    assert report.has_failed == (status == "fail")
     assert set(statuses(report, "fail")) <= {check}
     assert any(value > 0 for value in report[check].figure.values())
 
@@ -95,7 +95,7 @@ def test_too_few_draws_are_no_verdict(tmp_path: Path) -> None:
 
 def test_what_is_not_given_is_said_and_not_failed(tmp_path: Path) -> None:
     report = audited(planted.clean(), tmp_path, "train", "test")
-    assert not report.failed
+    assert not report.has_failed
     assert len(report.findings) == len(CHECKS)
     assert report["tied scores"].sentence == "No --scores were given."
     assert report["taste-blind counter"].sentence == "No --train-negatives were given."
@@ -128,7 +128,7 @@ def test_numbers_and_text_are_the_same_ids(tmp_path: Path) -> None:
     """Items are numbers in one file; a word in another file must not part them."""
     files = planted.clean()
     files.train.append(("u0", "word", 120))
-    assert not audited(files, tmp_path).failed
+    assert not audited(files, tmp_path).has_failed
 
 
 def test_the_command_prints_every_check_and_exits_by_the_verdict(cli: Cli, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_numbers_are_scaled_by_the_items_of_training(own: tuple[Path, Path], tmp
     given = str(file(tmp_path / "numbers.csv", "item,price,size\n" + "\n".join(lines)))
     prepared = prepare(table, protocol(PROTOCOL), items=given)
     warm = prepared.n_trained
-    vectors = prepared.described[0]
+    vectors = prepared.item_features[0]
     np.testing.assert_allclose(vectors[:warm].mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(vectors[:warm].std(0), 1, atol=1e-5)
     place = {str(item): k for k, item in enumerate(table.item_ids)}

@@ -112,7 +112,7 @@ def own_town(folder: Path) -> Town:
     for state in town.states:
         known = Settings.read(state)
         own = replace(known.own, places=None)
-        replace(known, seeded=False, own=own, consent=Consent.of_anything()).write(state)
+        replace(known, seeded=False, own=own, consent=Consent.to_anything()).write(state)
     town.rehearsal = replace(town.rehearsal, terms=replace(town.rehearsal.terms, seeded=False))
     town.hosts = {10 + k: NodeHost(state).handle for k, state in enumerate(town.states)}
     return town

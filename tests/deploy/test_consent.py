@@ -41,13 +41,13 @@ def join(town: Town) -> str:
     [
         (Consent(), {}, "updates would not be summed up securely"),
         (Consent(), {"secure": True, "members": 3}, "secure sums may be of 3 nodes; agreed on: at least 5"),
-        (Consent.of_anything(), {}, ""),
+        (Consent.to_anything(), {}, ""),
         (Consent(members=3), {"secure": True, "members": 3}, ""),
-        (replace(Consent.of_anything(), methods=("fedavg",)), {}, "the method is fedmf; agreed on: fedavg"),
-        (replace(Consent.of_anything(), privacy=("clip",)), {}, "uploads would not pass 'clip'"),
-        (replace(Consent.of_anything(), privacy=("clip",)), {"privacy": "clip=1"}, ""),
-        (replace(Consent.of_anything(), rounds=2), {}, "it is to last 3 rounds; agreed on: at most 2"),
-        (replace(Consent.of_anything(), megabytes=1e-6), {}, "agreed on: at most 1e-06 MB"),
+        (replace(Consent.to_anything(), methods=("fedavg",)), {}, "the method is fedmf; agreed on: fedavg"),
+        (replace(Consent.to_anything(), privacy=("clip",)), {}, "uploads would not pass 'clip'"),
+        (replace(Consent.to_anything(), privacy=("clip",)), {"privacy": "clip=1"}, ""),
+        (replace(Consent.to_anything(), rounds=2), {}, "it is to last 3 rounds; agreed on: at most 2"),
+        (replace(Consent.to_anything(), megabytes=1e-6), {}, "agreed on: at most 1e-06 MB"),
         (Consent(secure_sums="required"), {}, "updates would not be summed up securely"),
     ],
 )
@@ -64,7 +64,7 @@ def test_what_was_not_agreed_to_is_refused(
 
 def test_a_server_once_chose_alone(tmp_path: Path) -> None:
     """With owners who agree to anything, as all did, a federation runs in the open; with the defaults it cannot."""
-    town = own_town(tmp_path / "before", Consent.of_anything())
+    town = own_town(tmp_path / "before", Consent.to_anything())
     assert town.server().run()["rounds_run"] == 3
     town = own_town(tmp_path / "now", Consent())
     with pytest.raises(FedrecError, match="0 of at least 3 nodes have joined"):
@@ -85,13 +85,13 @@ def test_fewer_members_than_agreed_never_get_an_update(tmp_path: Path) -> None:
 
 
 def test_figures_of_few_users_are_not_reported(tmp_path: Path) -> None:
-    town = own_town(tmp_path, replace(Consent.of_anything(), users=1000))
+    town = own_town(tmp_path, replace(Consent.to_anything(), users=1000))
     with pytest.raises(FedrecError, match="a node with few users"):
         town.server().run()
 
 
 def test_the_owner_is_told_and_asked(tmp_path: Path) -> None:
-    town = own_town(tmp_path, Consent.of_anything())
+    town = own_town(tmp_path, Consent.to_anything())
     shown: list[list[str]] = []
 
     def decline(lines: list[str]) -> bool:

@@ -26,7 +26,7 @@ from fedrec.experiment.opening import open_finished
 from fedrec.experiment.prepare import Prepared, prepare_config
 from fedrec.experiment.run_plan import plan_run
 from fedrec.report.comparison import compare
-from fedrec.report.groups import grouped
+from fedrec.report.groups import group_comparison
 from fedrec.serve import Recommender
 
 from . import SMALL
@@ -139,8 +139,8 @@ def same(kept: Prepared, read: Prepared) -> None:
     for column in ("user_ids", "item_ids"):
         equal(getattr(kept.source, column), getattr(read.source, column))
     assert kept.source.identity() == read.source.identity()
-    assert [str(one) + one.remedy for one in kept.filtered] == [str(one) + one.remedy for one in read.filtered]
-    for one, two in zip(kept.filtered, read.filtered, strict=True):
+    assert [str(one) + one.remedy for one in kept.filters] == [str(one) + one.remedy for one in read.filtered]
+    for one, two in zip(kept.filters, read.filtered, strict=True):
         equal(one.user_ids.astype(str), two.user_ids.astype(str))
     for name in ("users", "offsets"):
         equal(getattr(kept.partition, name), getattr(read.partition, name))
@@ -150,7 +150,7 @@ def same(kept: Prepared, read: Prepared) -> None:
             equal(one, two)
     assert (kept.source.info is None) == (read.source.info is None)
     if kept.source.info is not None:
-        equal(kept.described[0], read.described[0])
+        equal(kept.item_features[0], read.described[0])
 
 
 def equal(one: Any, two: Any) -> None:
@@ -259,7 +259,7 @@ def test_a_published_split_keeps_its_clients(tmp_path: Path, monkeypatch: pytest
     want = prepare_config(local, kept.protocol, centralised=False)
     assert want.partition.n_clients == 5
     equal(Run(plan_run(local, kept)).prepared.partition.users, want.partition.users)
-    found = grouped(compare(find_runs([tmp_path / "run"])), "activity", "ndcg@10")
+    found = group_comparison(compare(find_runs([tmp_path / "run"])), "activity", "ndcg@10")
     assert sum(found.users) > 0
 
 

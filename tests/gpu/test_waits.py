@@ -111,7 +111,7 @@ def test_a_round_waits_for_nothing(name: str, participation: float, monkeypatch:
     method, most = FREE[name]
     seen = rounds(method, monkeypatch, participation)
     assert not seen.waits
-    assert len(seen.start) <= most + (CHOSEN if participation < 1 else 0), seen.start
+    assert len(seen.started) <= most + (CHOSEN if participation < 1 else 0), seen.started
 
 
 def test_to_read_its_figures_is_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:

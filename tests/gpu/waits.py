@@ -70,7 +70,7 @@ def _place() -> str:
 def looked_at() -> Iterator[Seen]:
     """What happens inside the `with`; kernels are to be replaced before, by `on_meta`."""
     seen = Seen()
-    _STARTED.append(seen.start)
+    _STARTED.append(seen.started)
     try:
         with _Lists(seen), _Operations(seen):
             yield seen
@@ -135,7 +135,7 @@ class _Operations(TorchDispatchMode):
         found = function(*args, **kwargs)
         name = kind.__name__
         if (there or (isinstance(found, Tensor) and found.device == META)) and name not in VIEWS | ROOM:
-            self.seen.start.append(name)
+            self.seen.started.append(name)
         return found
 
     def _answered(self, kind: Any, args: Any, kwargs: Any) -> Any:

@@ -353,9 +353,9 @@ def test_two_tables_at_once(case):
 
 def test_data_are_copied_once_and_dropped_with_the_array():
     copies, array, elsewhere = Copies(), np.arange(5), torch.device("meta")
-    assert copies.of(array, CPU).tolist() == [0, 1, 2, 3, 4]
-    assert copies.of(array, elsewhere) is copies.of(array, elsewhere)
-    assert copies.of(array, elsewhere) is not copies.of(array.copy(), elsewhere)
+    assert copies.get(array, CPU).tolist() == [0, 1, 2, 3, 4]
+    assert copies.get(array, elsewhere) is copies.get(array, elsewhere)
+    assert copies.get(array, elsewhere) is not copies.get(array.copy(), elsewhere)
     del array
     gc.collect()
     assert not copies._kept

@@ -143,6 +143,6 @@ def test_uploads_in_parts_are_as_good_as_one_tensor(monkeypatch):
 def test_no_copy_of_all_uploads_is_made():
     """Beside the tables: their mixture, and blocks of columns."""
     tables = torch.zeros(40, 2000, 100)
-    pointers = {part.untyped_storage().data_ptr() for part in Stack.of(tables).parts}
+    pointers = {part.untyped_storage().data_ptr() for part in Stack.wrap(tables).parts}
     assert pointers == {tables.untyped_storage().data_ptr()}
-    assert Stack.of(tables).columns(slice(5)).untyped_storage().data_ptr() in pointers
+    assert Stack.wrap(tables).columns(slice(5)).untyped_storage().data_ptr() in pointers

@@ -16,7 +16,7 @@ from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, State
 from fedrec.federation.noise import Laplace
 from fedrec.federation.simulator import Simulator
-from fedrec.kernels import counted_products
+from fedrec.kernels import count_products
 from fedrec.methods import PFedRec
 from fedrec.methods.cluster import contrastive
 from fedrec.methods.cluster.cgfedrec import CGFedRec
@@ -140,7 +140,7 @@ def test_products_are_counted():
     method, data = CGFedRec(**COMPILED, epochs=1, variant="EC"), tiny_world(dtype=torch.float32)
     simulator = Simulator(method, data)
     simulator.round(0)
-    with counted_products() as counted:
+    with count_products() as counted:
         simulator.round(1)
     batches = int((-(-data.positives * 5 // method.batch)).sum())
     assert sum(counted) == 3 * 40 * 40 * 20 * (batches - len(data.clients) + 1)

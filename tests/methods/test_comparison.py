@@ -105,14 +105,14 @@ def test_early_exit_stops_clients_one_by_one(optimiser):
 
 def test_early_exit_looks_at_the_mean_since_the_round_began():
     """Equal losses in the last two epochs are no reason to stop: their running means still move."""
-    from fedrec.training.descent import settled
+    from fedrec.training.descent import has_settled
 
     means = torch.tensor([0.70, 0.60, 0.59, 0.59]).double().cumsum(0) / torch.arange(1, 5)
     assert torch.allclose(means, torch.tensor([0.70, 0.65, 0.63, 0.62]).double())
     change = (means.diff() / (means[:-1] + 1e-5)).abs()
     assert torch.allclose(change, torch.tensor([0.0714, 0.0308, 0.0159]).double(), atol=5e-5)
-    assert not settled(means[:-1], means[1:], 1e-4).any()
-    assert settled(means[:-1], means[1:], 0.0160).tolist() == [False, False, True]
+    assert not has_settled(means[:-1], means[1:], 1e-4).any()
+    assert has_settled(means[:-1], means[1:], 0.0160).tolist() == [False, False, True]
 
 
 def test_a_part_below_zero_is_refused():

@@ -20,7 +20,7 @@ from fedrec.federation.stages import parse_stages
 from fedrec.methods import FedOpt
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
 from fedrec.training.next_item_training import AmongDrawn
-from fedrec.training.sequences import packed
+from fedrec.training.sequences import pack
 from methods import naive, naive_sequences
 from methods.naive_base import Draws, by_index, taking_part
 
@@ -133,7 +133,7 @@ def averaged(models: list[dict[str, Tensor]], keep: float) -> dict[str, Tensor]:
 def as_sent(method: FedOpt, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The server's tensors by name: the weights of a sequential backbone are rows of one table."""
     if method.sequential:
-        x = {"item": x["item"], "network": packed(method.model, dict(x))}
+        x = {"item": x["item"], "network": pack(method.model, dict(x))}
     return {f"server.{name}": value for name, value in x.items()}
 
 

@@ -22,7 +22,7 @@ from fedrec.methods import FedMF, Local
 from fedrec.methods.personal.fedrap import FedRAP
 from fedrec.methods.personal.fedrkg import GATE_SAMPLES, FedRKG
 from fedrec.methods.personal.gate import gate_logits, guide_
-from fedrec.methods.personal.noised_descent import clipped
+from fedrec.methods.personal.noised_descent import clip
 from fedrec.privacy import own_noise
 from fedrec.privacy.accountant import zcdp
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
@@ -209,7 +209,7 @@ def test_clipping_by_hand():
     assert torch.allclose(new.per_client["item"][0], -gradient * 0.1 / gradient.norm(), atol=1e-7)
     rows, owner = torch.tensor([[0.3, 0], [0, 0.4], [3, 4], [0, 0.02]]), torch.tensor([0, 0, 1, 2])
     expected = torch.tensor([[0.06, 0], [0, 0.08], [0.06, 0.08], [0, 0.02]])
-    assert torch.allclose(clipped(rows, owner, 3, 0.1), expected)
+    assert torch.allclose(clip(rows, owner, 3, 0.1), expected)
     assert FedRKG(lr=0.1, interval=100, clip=0.1).update_sensitivity() == pytest.approx(2.0)
 
 

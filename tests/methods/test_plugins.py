@@ -56,7 +56,7 @@ def installed(place: Path, target: str, source: str | None) -> None:
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of packages, and methods that are looked for again."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    caches = (registry._registered, registry._warn)
+    caches = (registry._register, registry._warn)
     for cache in caches:
         cache.cache_clear()
     yield tmp_path

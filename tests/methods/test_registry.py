@@ -59,9 +59,9 @@ def test_a_method_that_the_index_lacks_is_listed_all_the_same(monkeypatch, tmp_p
     for text in (None, json.dumps(kept)):
         if text is not None:
             index.FILE.write_text(text, encoding="utf-8")
-        registry._registered.cache_clear()
+        registry._register.cache_clear()
         assert [dataclasses.asdict(listing) for listing in listings()] == expected
-    registry._registered.cache_clear()
+    registry._register.cache_clear()
 
 
 def test_listings_have_the_names_of_all_kinds():

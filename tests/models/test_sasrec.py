@@ -9,7 +9,7 @@ import torch
 from fedrec.errors import FedrecError
 from fedrec.models import SASRec, Sequential
 from fedrec.testing import tiny_world
-from fedrec.training.sequences import Dropout, bands, filled, packed, unpacked, user_vectors
+from fedrec.training.sequences import Dropout, bands, fill, pack, unpack, user_vectors
 from methods.naive_sequences import Attentive
 
 MODELS = [
@@ -116,7 +116,7 @@ def test_bands_hold_every_sequence_once_and_keep_to_their_bounds(monkeypatch):
     assert [(b.start, b.stop) for b in bands(lengths, model, cpu)][1:4] == [(1, 2), (2, 3), (3, 4)]
     monkeypatch.setattr("fedrec.training.sequences.FLOATS_ON_GPU", 5 * model.floats(50))
     assert next((b.start, b.stop) for b in bands(lengths, model, gpu)) == (0, 5)
-    at, real = filled(torch.tensor([3, 10]), torch.tensor([3, 1]), 3)
+    at, real = fill(torch.tensor([3, 10]), torch.tensor([3, 1]), 3)
     assert at.tolist() == [[3, 4, 5], [10, 10, 10]]
     assert real.tolist() == [[True, True, True], [True, False, False]]
 
@@ -152,6 +152,6 @@ def test_it_is_sequential_and_others_are_not():
 def test_weights_of_any_shape_are_rows_of_one_table_and_come_back():
     model = SASRec(4, length=7, block_kind="ligr")
     dense = model.initial(5, torch.float64)
-    back = unpacked(model, packed(model, dense).expand(3, -1, -1))
+    back = unpack(model, pack(model, dense).expand(3, -1, -1))
     assert dense["outer0"].shape == (4, 16)
     assert all(torch.equal(back[name], value.expand(3, *value.shape)) for name, value in dense.items())

@@ -20,7 +20,7 @@ from fedrec.experiment.finished_run import find_runs
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import prepare
 from fedrec.report.comparison import Comparison, Row, compare
-from fedrec.report.groups import grouped, prepared_again
+from fedrec.report.groups import group_comparison, prepare_again
 from fedrec.report.significance import Pair, Significance, metric_to_test, significance
 from fedrec.report.tables import MARK, as_latex, caption, cells, pair_cells, render, winners
 
@@ -200,7 +200,7 @@ def test_formats(runs: Path) -> None:
 @pytest.mark.parametrize("kind", ["activity", "taste", "popularity"])
 def test_groups_are_a_partition_of_the_same_users(runs: Path, kind: str) -> None:
     found = comparison(runs / "runs")
-    parts = grouped(found, kind, "ndcg@10")
+    parts = group_comparison(found, kind, "ndcg@10")
     assert sum(parts.users) == 40
     for (label, _, values), row in zip(parts.rows, found.rows, strict=True):
         assert label == row.label
@@ -210,8 +210,8 @@ def test_groups_are_a_partition_of_the_same_users(runs: Path, kind: str) -> None
 
 def test_groups_by_popularity_recounted(runs: Path) -> None:
     found = compare(find_runs([runs / "runs" / "ease"]))
-    parts = grouped(found, "popularity", "recall@10")
-    prepared = prepared_again(found.rows[0].runs[0])
+    parts = group_comparison(found, "popularity", "recall@10")
+    prepared = prepare_again(found.rows[0].runs[0])
     counts = np.bincount(prepared.split.train.item, minlength=prepared.n_items)
     order = sorted(range(len(counts)), key=lambda item: (-counts[item], item))
     head = {item for place, item in enumerate(order) if 3 * counts[order[:place]].sum() < counts.sum()}
@@ -239,14 +239,14 @@ def test_groups_need_the_data_as_it_was(copies: Path) -> None:
     path = copies / "ease" / "summary.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"users": 40', '"users": 41'), encoding="utf-8")
     with pytest.raises(FedrecError, match="has changed since the run"):
-        grouped(compare(find_runs([copies / "ease"])), "activity", "ndcg@10")
+        group_comparison(compare(find_runs([copies / "ease"])), "activity", "ndcg@10")
 
 
 def test_popularity_needs_single_items(runs: Path) -> None:
     from fedrec.report.groups import MAKERS
 
     found = compare(find_runs([runs / "runs" / "ease"]))
-    source = prepared_again(found.rows[0].runs[0]).source
+    source = prepare_again(found.rows[0].runs[0]).source
     with pytest.raises(FedrecError, match="one held-out item per user"):
         MAKERS["popularity"](prepare(source, protocol("honest,split=ratio")))
 

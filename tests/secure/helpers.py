@@ -65,7 +65,7 @@ class Secure:
         if name == "keys":
             return member.keys()
         if name == "masked":
-            return member.masked(down, update(number))
+            return member.mask(down, update(number))
         return getattr(member, name)(down)
 
     def run(self) -> Update:

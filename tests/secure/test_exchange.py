@@ -52,7 +52,7 @@ class SecureGrid(Grid):
             reply = self.nodes[k].take(task)
             self.true[k] = replace(reply.update, totals={name: v.clone() for name, v in reply.update.totals.items()})
             server.fold(k, self.sent(reply.blind().encode()))
-            collector.take_masked(k, self.sent(members[k].masked(down, reply.update)))
+            collector.take_masked(k, self.sent(members[k].mask(down, reply.update)))
         for k, down in collector.close_masked().items():
             collector.take_unmasked(k, self.sent(members[k].unmask(down)))
         server.fold_sum(collector.result())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrec.secure import shamir
-from fedrec.secure.primitives import BLOCK, PrivateKey, add_mask, derived, seal, unseal
+from fedrec.secure.primitives import BLOCK, PrivateKey, add_mask, derive, seal, unseal
 
 
 @settings(max_examples=50)
@@ -53,7 +53,7 @@ def test_shares_are_refused_that_cannot_be_made() -> None:
 
 @pytest.mark.parametrize("size", [1, 100, BLOCK, 2 * BLOCK + 7])
 def test_a_mask_is_the_stream_of_its_key(size: int) -> None:
-    key, total = derived(b"secret", "test"), np.arange(size, dtype=np.uint64)
+    key, total = derive(b"secret", "test"), np.arange(size, dtype=np.uint64)
     add_mask(total, key, 1)
     stream = np.frombuffer(Cipher(AES(key), CTR(bytes(16))).encryptor().update(bytes(8 * size)), dtype="<u8")
     assert np.array_equal(total, np.arange(size, dtype=np.uint64) + stream)
@@ -63,15 +63,15 @@ def test_a_mask_is_the_stream_of_its_key(size: int) -> None:
 
 def test_two_agree_and_a_third_does_not() -> None:
     one, other, third = PrivateKey(), PrivateKey(), PrivateKey()
-    assert one.agreed(other.public) == other.agreed(one.public)
-    assert one.agreed(third.public) != one.agreed(other.public)
+    assert one.agree(other.public) == other.agreed(one.public)
+    assert one.agree(third.public) != one.agreed(other.public)
     assert PrivateKey(one.raw).public == one.public
 
 
 def test_a_seal_is_for_one_purpose_and_breaks() -> None:
-    key = derived(b"secret", "seal")
+    key = derive(b"secret", "seal")
     sealed = seal(key, b"share", "from 1 to 2")
     assert unseal(key, sealed, "from 1 to 2") == b"share"
     assert unseal(key, sealed, "from 2 to 1") is None
-    assert unseal(derived(b"other", "seal"), sealed, "from 1 to 2") is None
+    assert unseal(derive(b"other", "seal"), sealed, "from 1 to 2") is None
     assert unseal(key, sealed[:-1] + bytes([sealed[-1] ^ 1]), "from 1 to 2") is None

@@ -15,7 +15,7 @@ from fedrec.federation.update import Update
 from fedrec.secure import Aborted, Layout, Member, shamir
 from fedrec.secure.collector import Collector
 from fedrec.secure.fixed_point import Part
-from fedrec.secure.terms import Circle, closed, degree
+from fedrec.secure.terms import Circle, close_message, degree
 from secure.helpers import LAYOUT, Secure, added, terms, update
 
 PHASES = ("keys", "shares", "masked", "unmask")
@@ -110,7 +110,7 @@ def wide_update(number: int) -> Update:
 class Wide(Secure):
     def answer(self, name: str, number: int, down: bytes) -> bytes:
         return (
-            self.members[number].masked(down, wide_update(number))
+            self.members[number].mask(down, wide_update(number))
             if name == "masked"
             else super().answer(name, number, down)
         )
@@ -156,7 +156,7 @@ def test_an_upload_that_comes_late_stays_hidden() -> None:
     secure.phase("keys", dict.fromkeys(range(4), b""))
     secure.phase("shares", secure.collector.close_keys())
     downs = secure.collector.close_shares()
-    late = secure.members[3].masked(downs.pop(3), wide_update(3))
+    late = secure.members[3].mask(downs.pop(3), wide_update(3))
     secure.phase("masked", downs)
     secure.phase("unmask", secure.collector.close_masked())
     secure.collector.result()
@@ -196,7 +196,7 @@ def test_a_server_that_lies_to_half_of_the_members_gets_one_secret_at_most() -> 
     for number in range(5):
         told = number % 2 == 0
         arrived = [0, 1, 2, 3, 4, 5] if told else [0, 1, 2, 3, 4]
-        header, _ = unpack(secure.members[number].unmask(closed(secure.terms, "unmask", {"arrived": arrived})))
+        header, _ = unpack(secure.members[number].unmask(close_message(secure.terms, "unmask", {"arrived": arrived})))
         given[told][number] = base64.b64decode(header["shares"]["5"])
     threshold = secure.terms.circle(range(6)).threshold
     for shares, secret in ((given[True], secure.members[5]._seed), (given[False], secure.members[5]._mask_key.raw)):

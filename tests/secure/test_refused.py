@@ -119,7 +119,7 @@ def test_phases_come_in_order() -> None:
     with pytest.raises(BadMessage, match="at 'keys', not at 'masked'"):
         secure.collector.close_masked()
     with pytest.raises(BadMessage, match="its next phase is 'keys'"):
-        secure.members[0].masked(b"", update(0))
+        secure.members[0].mask(b"", update(0))
     secure.members[0].keys()
     with pytest.raises(BadMessage, match="its next phase is 'shares'"):
         secure.members[0].keys()
@@ -131,9 +131,9 @@ def test_an_upload_is_masked_once() -> None:
     secure.phase("keys", dict.fromkeys(range(3), b""))
     secure.phase("shares", secure.collector.close_keys())
     downs = secure.collector.close_shares()
-    secure.members[0].masked(downs[0], update(0))
+    secure.members[0].mask(downs[0], update(0))
     with pytest.raises(BadMessage, match="asked for 'masked', but its next phase is 'unmask'"):
-        secure.members[0].masked(downs[0], update(1))
+        secure.members[0].mask(downs[0], update(1))
 
 
 @pytest.mark.parametrize("sealed", ["garbage", "another"])
@@ -281,7 +281,7 @@ def test_a_cohort_is_hidden_too_or_there_is_no_sum() -> None:
         for number, down in secure.collector.close_shares().items():
             name = "item@a" if number < size else "item@b"
             one = Update({name: torch.full((5,), number + 1.0)}, {name: 1.0}, frozenset({name}), {}, np.array([number]))
-            secure.collector.take_masked(number, secure.members[number].masked(down, one))
+            secure.collector.take_masked(number, secure.members[number].mask(down, one))
         if not hidden:
             with pytest.raises(Aborted, match="2 members of the cohort a arrived; a secure sum needs 3"):
                 secure.collector.close_masked()

@@ -27,7 +27,7 @@ def test_filled_up_to_one_length_it_is_the_same(empty):
     chunk, gradient = data.chunk(data.clients), METHOD.one_gradient
     assert gradient is not None
     found = gradient(chunk, 3, *start(data))
-    windows = Windows.of(chunk, 5, 0, "last").filled(9)
+    windows = Windows.from_chunk(chunk, 5, 0, "last").fill_to(9)
     keys = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.DROPOUT, 3), chunk.tensor(chunk.users)), 0)
     arrays = [torch.from_numpy(part) for part in (windows.met, windows.next, windows.size)]
     arrays[:2] = [part[:, :5] for part in arrays[:2]]  # the network has five positions
@@ -44,7 +44,7 @@ def test_random_windows_go_over_the_whole_history():
     chunk, history = data.chunk(data.clients), data.history[: data.user_ptr[1]]
     begun = []
     for round in range(600):
-        windows = Windows.of(chunk, 5, round, "random")
+        windows = Windows.from_chunk(chunk, 5, round, "random")
         np.testing.assert_array_equal(windows.size, [5, 3, 5, 1, 2, 5, 3, 4, 2, 5, 1, 5])
         start = int(np.flatnonzero(history == windows.met[0, 0])[0])
         np.testing.assert_array_equal(windows.met[0, :5], history[start : start + 5])
@@ -57,21 +57,23 @@ def test_random_windows_go_over_the_whole_history():
 
 def test_a_window_is_drawn_alike_whoever_shares_the_chunk():
     data = tiny_world()
-    together = Windows.of(data.chunk(data.clients), 5, 3, "random")
+    together = Windows.from_chunk(data.chunk(data.clients), 5, 3, "random")
     for number in data.clients:
-        alone = Windows.of(data.chunk(np.array([number])), 5, 3, "random")
+        alone = Windows.from_chunk(data.chunk(np.array([number])), 5, 3, "random")
         np.testing.assert_array_equal(alone.met[0], together.met[number, : alone.met.shape[1]])
 
 
 def test_short_histories_are_trained_on_whole():
     data = tiny_world(per_user=(3, 6, 2, 5, 2, 4, 4, 5, 3, 6, 2, 6))
     chunk = data.chunk(data.clients)
-    np.testing.assert_array_equal(Windows.of(chunk, 5, 3, "random").met, Windows.of(chunk, 5, 0, "last").met)
+    np.testing.assert_array_equal(
+        Windows.from_chunk(chunk, 5, 3, "random").met, Windows.from_chunk(chunk, 5, 0, "last").met
+    )
 
 
 def test_windows_are_the_last_steps_and_what_followed():
     data = tiny_world()
-    windows = Windows.of(data.chunk(data.clients), 5, 0, "last")
+    windows = Windows.from_chunk(data.chunk(data.clients), 5, 0, "last")
     for k, size in enumerate(windows.size):
         history = data.history[data.user_ptr[k] : data.user_ptr[k + 1]]
         assert size == min(5, len(history) - 1)

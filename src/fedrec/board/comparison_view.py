@@ -14,7 +14,7 @@ from fedrec.report.pages import report_charts
 from fedrec.report.pages.cost import cost_table
 from fedrec.report.pages.views import cutoff, views
 from fedrec.report.significance import Significance, significance
-from fedrec.report.tables import titled_tables
+from fedrec.report.tables import tables_with_titles
 
 MOST = 60  # runs of one comparison: a table that somebody reads
 
@@ -37,7 +37,7 @@ def view_comparison(index: FolderIndex, names: Sequence[str], on: str = "") -> d
     return {
         "title": f"{len(comparison.rows)} configurations on {first['dataset']['name']}",
         "leaks": comparison.leaks,
-        "tables": titled_tables(comparison, metrics, tests, None, details=True),
+        "tables": tables_with_titles(comparison, metrics, tests, None, details=True),
         "not_tested": not_tested,
         "key_figures": [
             (name, report_charts.key_figure(shown, comparison.chance, name))

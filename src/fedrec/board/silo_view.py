@@ -65,7 +65,7 @@ def view_silos(index: FolderIndex, entry: Entry, against: str = "", metric: str 
     }
     if wanted is None:
         return content
-    metric = metric if metric in metrics else _usual(metrics)
+    metric = metric if metric in metrics else _default_metric(metrics)
     gains = find_gains(own, read_run(index.path(wanted.name)), metric)
     return content | {
         "metric": metric,
@@ -113,7 +113,7 @@ def _by_user(run: FinishedRun, metric: str) -> dict[str, float]:
     return dict(zip(table["user"], map(float, table[metric]), strict=True))
 
 
-def _usual(metrics: list[str]) -> str:
+def _default_metric(metrics: list[str]) -> str:
     return next((name for name in ("ndcg@10", "recall@10") if name in metrics), metrics[0] if metrics else "")
 
 

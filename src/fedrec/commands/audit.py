@@ -51,7 +51,7 @@ def leak(
         written = write_audit(report, out)
         if not as_json:
             console.out.print(f"{written} written")
-    return report.failed
+    return report.has_failed
 
 
 def _load_case(data: str, columns: Columns, protocol: str, rounds: int, quick: bool) -> Case:
@@ -70,7 +70,7 @@ def _show(report: Report, as_json: bool) -> None:
         return
     for note in report.case.split.notes:
         console.err.print(f"note: {note}", style="dim")
-    for record in report.case.filtered:
+    for record in report.case.filters:
         console.out.print(console.describe_left_out(record))
     for line in lines(report):
         console.out.print(line, style=STYLES.get(line.split(" ", 1)[0]))

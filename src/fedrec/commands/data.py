@@ -158,6 +158,6 @@ def data_split(
     sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "valid", "test")}
     for note in prepared.notes:
         console.err.print(f"note: {note}", style="dim")
-    for record in prepared.filtered:
+    for record in prepared.filters:
         console.out.print(console.describe_left_out(record))
     console.out.print(f"{out}: " + ", ".join(f"{part}.csv {size:,} rows" for part, size in sizes.items()))

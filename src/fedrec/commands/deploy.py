@@ -377,10 +377,10 @@ class EventPrinter:
     def __call__(self, event: Mapping[str, Any]) -> None:
         from fedrec.commands.console import err
 
-        if text := self._words(event):
+        if text := self._describe(event):
             err.print(f"[{time.monotonic() - self.began:6.1f} s] {text}")
 
-    def _words(self, event: Mapping[str, Any]) -> str:
+    def _describe(self, event: Mapping[str, Any]) -> str:
         match event["event"]:
             case "started":
                 return f"SuperLink on {event['address']} with TLS and node authentication"
@@ -391,7 +391,7 @@ class EventPrinter:
                 more = f"; {unknown:,} rows with unknown items left out" if unknown else ""
                 return f"node {event['node']} joined: {event['clients']:,} clients{more}"
             case "expects":
-                return self._expected(event)
+                return self._describe_expected(event)
             case "key":
                 return f"{event['name']} is admitted"
             case "left":
@@ -433,7 +433,7 @@ class EventPrinter:
         ]
         return f"round {event['round'] + 1} of {event['rounds']}: {', '.join(filter(None, parts))}"
 
-    def _expected(self, event: Mapping[str, Any]) -> str:
+    def _describe_expected(self, event: Mapping[str, Any]) -> str:
         from fedrec.commands.console import human
 
         more = f" and up to {human(event['gathered'])} of gathered uploads" if event["gathered"] else ""

@@ -31,7 +31,7 @@ def export_command(
     require_harmless(place)
     recommender = Recommender(run)
     files = export(recommender, to, place)
-    if recommender.run.prepared.tested:
+    if recommender.run.prepared.has_test:
         console.err.print(
             "note: this model was trained on the training part only; to train on everything, use "
             f"{command_line('fit', run)}"

@@ -219,7 +219,7 @@ def _explain(recommender: Recommender, users: Counter[str], new: bool, run: Path
         if users[served]:
             who = "1 user was" if users[served] == 1 else f"{users[served]:,} users were"
             console.err.print(f"note: {who} {how[served]}: this run trains on users with at least {minimum} items")
-    if prepared.tested and not new:
+    if prepared.has_test and not new:
         console.err.print(f"note: {_describe_masks(recommender, run)}")
 
 

@@ -42,8 +42,8 @@ def compare_command(
     from fedrec.experiment.folder import require_harmless
     from fedrec.report import significance as testing
     from fedrec.report.comparison import choose_metrics, compare, part_shown
-    from fedrec.report.groups import grouped
-    from fedrec.report.tables import format_of, render, titled_tables
+    from fedrec.report.groups import group_comparison
+    from fedrec.report.tables import format_of, render, tables_with_titles
 
     require_harmless(out)
     kind = format_of(out, format_)
@@ -55,9 +55,9 @@ def compare_command(
     asked = chosen if metrics else []
     tests = None if significance is False else testing.significance(comparison, bool(significance), asked)
     by_default = testing.metric_to_test(comparison) or chosen[0]
-    parts = grouped(comparison, groups, chosen[0] if metrics else by_default) if groups else None
+    parts = group_comparison(comparison, groups, chosen[0] if metrics else by_default) if groups else None
     if out is None and format_ is None:
-        for title, (header, *lines) in titled_tables(comparison, chosen, tests, parts, bool(significance)):
+        for title, (header, *lines) in tables_with_titles(comparison, chosen, tests, parts, bool(significance)):
             console.table(header, lines, title=title)
         return
     text = render(comparison, chosen, kind, tests, parts, bool(significance))

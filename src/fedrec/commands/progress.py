@@ -141,7 +141,7 @@ class Plain(Listener):
 
 def _show_notes(run: Run, wanted: bool) -> None:
     disk = () if run.disk is None else (str(run.disk),)
-    for note in (*run.plan.notes, *map(describe_left_out, run.prepared.filtered), *disk) if wanted else ():
+    for note in (*run.plan.notes, *map(describe_left_out, run.prepared.filters), *disk) if wanted else ():
         err.print(f"note: {note}", style="dim")
 
 

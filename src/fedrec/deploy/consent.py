@@ -36,7 +36,7 @@ class Consent:
     """How much may pass between server and node in all."""
 
     @staticmethod
-    def of_anything() -> Consent:
+    def to_anything() -> Consent:
         """Agree to whatever a server proposes, as in a rehearsal."""
         return Consent(secure_sums=ANY, members=LEAST, users=1)
 

@@ -90,7 +90,7 @@ class Masks:
         # Two masked versions of an update under the same masks would reveal their difference.
         if "masked" in part.answers:
             raise RepeatedTurn("an update was masked for this secure sum already")
-        return self._answer(part, "masked", digest(message), lambda member: member.masked(message, update), keep=False)
+        return self._answer(part, "masked", digest(message), lambda member: member.mask(message, update), keep=False)
 
     def roster(self, message: bytes) -> tuple[int, ...]:
         """Return the members of the sum that a message belongs to."""

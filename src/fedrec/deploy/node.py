@@ -61,7 +61,7 @@ class Settings:
 
     @property
     def agreed(self) -> Consent:
-        return Consent.of_anything() if self.seeded else self.consent
+        return Consent.to_anything() if self.seeded else self.consent
 
     @staticmethod
     def read(folder: Path) -> Settings:

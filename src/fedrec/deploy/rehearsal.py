@@ -83,4 +83,4 @@ def rehearse(config: RunConfig, prepared: Prepared | None = None, secure: bool =
 def attributes_of(terms: Terms, prepared: Prepared) -> Tensor | None:
     if terms.method.disclosure.attributes == "none":
         return None
-    return torch.from_numpy(prepared.described[0]).to(terms.world().dtype)
+    return torch.from_numpy(prepared.item_features[0]).to(terms.world().dtype)

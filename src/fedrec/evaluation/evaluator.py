@@ -38,7 +38,7 @@ class Evaluation:
         """Averages over users, and the overall metrics."""
         return {name: float(values.mean()) for name, values in self.per_user.items()} | self.overall
 
-    def of(self, users: Ints) -> Evaluation:
+    def for_users(self, users: Ints) -> Evaluation:
         """The same of some of its users; what needs all lists, such as coverage, is left out."""
         rows = np.flatnonzero(np.isin(self.users, users))
         counts = np.diff(self.indptr)

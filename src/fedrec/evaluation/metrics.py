@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation.lists import RELEASED
-from fedrec.evaluation.own_metrics import TAKEN, own_metric, own_metrics
+from fedrec.evaluation.own_metrics import TAKEN, find_own_metric, own_metrics
 from fedrec.evaluation.targets import Ints, Targets
 from fedrec.evaluation.ties import tie_groups
 
@@ -149,14 +149,14 @@ def from_positions(name: str) -> OfPositions | None:
     """A metric of this package or one's own that positions are enough for."""
     if name in METRICS:
         return POSITION_METRICS.get(name)
-    own = own_metric(name)
+    own = find_own_metric(name)
     return None if own is None else own.from_positions
 
 
 def require_known(metrics: Sequence[str]) -> None:
     """Raise for a name that neither this package nor anybody else has registered."""
     for name in metrics:
-        if name not in TAKEN and own_metric(name) is None:
+        if name not in TAKEN and find_own_metric(name) is None:
             raise unknown("metric", name, (*TAKEN, *own_metrics()), "one of your own is registered by @fedrec.metric")
 
 

@@ -116,7 +116,7 @@ def own_metrics() -> dict[str, Metric]:
     return {**_load_packaged()[0], **_REGISTERED}
 
 
-def own_metric(name: str) -> Metric | None:
+def find_own_metric(name: str) -> Metric | None:
     """Return the metric of that name, if it is registered; an error where its package cannot be used."""
     # Before the packages are looked through: that imports each of them.
     if name in _REGISTERED:
@@ -129,7 +129,7 @@ def own_metric(name: str) -> Metric | None:
 
 def rehearse(names: Sequence[str], ks: Sequence[int]) -> None:
     """Try one's own on lists without hits, with one and with many: mistakes show before a run, not after it."""
-    for metric in filter(None, map(own_metric, names)):
+    for metric in filter(None, map(find_own_metric, names)):
         for k in ks:
             lists = np.concatenate([np.eye(k + 1, k), np.ones((2, k))])
             # The two full lists stand for users who have as many held-out items as fit, and one more than fit.
@@ -138,7 +138,7 @@ def rehearse(names: Sequence[str], ks: Sequence[int]) -> None:
 
 def fingerprint(names: Sequence[str]) -> str:
     """The code of those that are one's own: figures that were kept under other code are not theirs."""
-    found = [metric for metric in map(own_metric, names) if metric is not None]
+    found = [metric for metric in map(find_own_metric, names) if metric is not None]
     return hashlib.sha256("".join(map(_code, found)).encode()).hexdigest()[:16] if found else ""
 
 

@@ -38,7 +38,7 @@ class TestedCohort:
             "clients_tested": self.clients_tested,
             "users": self.users,
             "users_tested": len(self.tested),
-            "test": test.of(self.tested).mean() if len(self.tested) else {},
+            "test": test.for_users(self.tested).mean() if len(self.tested) else {},
         }
 
 

@@ -75,8 +75,8 @@ def require_disk(run: Run, place: Path, keep: Keep) -> DiskUse:
 def _log(run: Run) -> int:
     """Bytes of the log that a fit keeps, with what filters leave out of it."""
     prepared = run.prepared
-    rows = prepared.n_interactions + sum(record.rows for record in prepared.filtered)
-    return 0 if prepared.tested else PER_LOGGED * rows + PER_ID * (prepared.source.n_users + prepared.source.n_items)
+    rows = prepared.n_interactions + sum(record.rows for record in prepared.filters)
+    return 0 if prepared.has_test else PER_LOGGED * rows + PER_ID * (prepared.source.n_users + prepared.source.n_items)
 
 
 def _state(run: Run) -> int:

@@ -55,7 +55,7 @@ class FinishedRun:
         return str(self.summary["protocol"])
 
     @cached_property
-    def kept(self) -> Prepared | None:
+    def kept_data(self) -> Prepared | None:
         """What the run has kept of its data; None: it must be read again."""
         if self.result is not None:
             return self.result.prepared
@@ -63,7 +63,7 @@ class FinishedRun:
 
     def has_data(self) -> bool:
         """Whether its data is known here and now, without fetching anything."""
-        return self.kept is not None or is_at_hand(make_config(self.config))
+        return self.kept_data is not None or is_at_hand(make_config(self.config))
 
     @cached_property
     def label(self) -> str:

@@ -99,7 +99,7 @@ class Prepared:
         return self.n_items if self.warm is None else self.warm
 
     @cached_property
-    def described(self) -> tuple[np.ndarray, Encoder | Scaler]:
+    def item_features(self) -> tuple[np.ndarray, Encoder | Scaler]:
         """The attributes of all items, and what turns those of a new item into the same kind of vector."""
         # Encoded from trained items alone: a scaling that new items had a part in would have seen the future.
         return item_attributes(self.source.info, self.n_trained, self.source.name)
@@ -107,7 +107,7 @@ class Prepared:
     @cached_property
     def alike(self) -> tuple[str, ...]:
         """A note where many new items have the same attributes as another one, and so tie with it."""
-        new = self.described[0][self.n_trained :]
+        new = self.item_features[0][self.n_trained :]
         # Compared byte by byte, since rows that tie are exactly equal.
         tied = len(new) - len({row.tobytes() for row in new})
         if not tied or tied < TIED * len(new):
@@ -115,7 +115,7 @@ class Prepared:
         return (f"{tied:,} of {len(new):,} new items have the attributes of one before them and tie with it",)
 
     @property
-    def filtered(self) -> tuple[Filtered, ...]:
+    def filters(self) -> tuple[Filtered, ...]:
         """What was left out between the data and the run."""
         return (*self.source.filtered, *self.split.filtered)
 
@@ -130,7 +130,7 @@ class Prepared:
         return np.bincount(self.split.train.item, minlength=self.n_items)
 
     @property
-    def tested(self) -> bool:
+    def has_test(self) -> bool:
         """Whether anything is held out; a model that only serves trains on everything."""
         return self.protocol.split != UNDIVIDED
 
@@ -205,7 +205,7 @@ class Prepared:
         Items that training never met are unknown to the model and stay out.
         """
         # Under a split by items, unknown to the model is exactly what was held out.
-        if not self.tested or self.warm is not None:
+        if not self.has_test or self.warm is not None:
             return None
         return clients.histories(*rooms.all_in_time(self.split))
 

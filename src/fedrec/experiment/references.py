@@ -80,7 +80,7 @@ def _reference(
         bar = follow(f"reference {method}")
         try:
             with scratch_folder(folder.parent) as scratch:  # several runs may come here at the same time
-                execute(config, scratch / "run", listener=bar, data=data or beside.kept)
+                execute(config, scratch / "run", listener=bar, data=data or beside.kept_data)
                 _move(scratch / "run", folder)
         finally:
             bar.stop()

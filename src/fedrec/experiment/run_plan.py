@@ -159,7 +159,7 @@ def plan_run(
 def _attributes_for(method: Method, prepared: Prepared, world: World) -> Tensor | None:
     if method.disclosure.attributes == "none":
         return None
-    return torch.from_numpy(prepared.described[0]).to(world.device, world.dtype)
+    return torch.from_numpy(prepared.item_features[0]).to(world.device, world.dtype)
 
 
 def _prepare(config: RunConfig, rules: Protocol, data: Data, centralised: bool) -> Prepared:

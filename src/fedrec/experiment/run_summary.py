@@ -87,7 +87,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
             "interactions": run.prepared.n_interactions,
             **({"columns": dict(source.columns)} if source.columns else {}),
         },
-        "filtered": [one.to_dict() for one in run.prepared.filtered],
+        "filtered": [one.to_dict() for one in run.prepared.filters],
         "tested": count_tested(run.prepared).to_dict(),
         "protocol": run.plan.protocol.label,
         "leaks": list(run.plan.protocol.leaks),

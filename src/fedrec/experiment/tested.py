@@ -68,7 +68,7 @@ class Tested:
 def count_tested(prepared: Prepared) -> Tested:
     """What a protocol tests of a data set."""
     lost = {
-        remedy: sum(one.users for one in prepared.filtered if one.remedy == remedy)
+        remedy: sum(one.users for one in prepared.filters if one.remedy == remedy)
         for remedy in (LOWER_MINIMUM, LOWER_RATING)
     }
     users, kept = len(prepared.test), prepared.source.n_users

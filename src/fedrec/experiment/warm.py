@@ -26,7 +26,7 @@ class Pairing:
     old: np.ndarray
 
     @staticmethod
-    def of(new: np.ndarray, old: np.ndarray) -> Pairing:
+    def between(new: np.ndarray, old: np.ndarray) -> Pairing:
         """By id. Numbers and the same numbers written as text are one id: a single word turns a column into text."""
         _, here, there = np.intersect1d(new.astype(str), old.astype(str), return_indices=True)
         return Pairing(here, there)
@@ -63,8 +63,8 @@ def require_warm_start(run: Run) -> None:
 def carry_over(old: Run, new: Run) -> Carried:
     """Give users and items that both runs know the state they had; all others keep their fresh start."""
     require_warm_start(new)
-    users = Pairing.of(*(run.prepared.source.user_ids[run.simulator.data.users] for run in (new, old)))
-    items = Pairing.of(*(run.prepared.source.item_ids[: run.world.items] for run in (new, old)))
+    users = Pairing.between(*(run.prepared.source.user_ids[run.simulator.data.users] for run in (new, old)))
+    items = Pairing.between(*(run.prepared.source.item_ids[: run.world.items] for run in (new, old)))
     clients = _clients(old, new, users)
     growing, before = _growing_axes(new), tensors_of(old.simulator)
     for name, value in tensors_of(new.simulator).items():

@@ -21,7 +21,7 @@ class Stack:
     order: Tensor | None = None  # of the clients of all parts; None: as they are
 
     @classmethod
-    def of(cls, value: Tensor | Stack) -> Stack:
+    def wrap(cls, value: Tensor | Stack) -> Stack:
         return value if isinstance(value, Stack) else cls(np.arange(len(value)), (value,))
 
     def __len__(self) -> int:

@@ -109,7 +109,7 @@ def _on_arrays(kernel: Kernel, products: Kernel | None) -> Kernel:
 
 
 @contextmanager
-def counted_products() -> Iterator[list[int]]:
+def count_products() -> Iterator[list[int]]:
     """Operations in the products of every call of a kernel that declares them, while this lasts."""
     counted: list[int] = []
     _counters.append(counted)

@@ -75,7 +75,7 @@ def bpr(difference):
 
 
 @triton.jit
-def _saturated_slope(logit, liked):
+def _slope_saturated(logit, liked):
     """As `linear.write_saturated_slopes`: logits pass a sigmoid in single precision."""
     x = logit.to(tl.float32)
     p = tl.where(x < _LEAST_LOGIT, 0.0, 1.0 / (1.0 + tl.exp(-tl.where(x < _LEAST_LOGIT, 0.0, x))))
@@ -143,7 +143,7 @@ def _slopes(
             held = tl.load(row + sample, mask=real, other=-1)
             logit = _logits(rows, held, p, real, d, FACTORS) + bias
             if SATURATE:
-                slope, loss = _saturated_slope(logit, sample < n_pos)
+                slope, loss = _slope_saturated(logit, sample < n_pos)
             else:
                 slope, loss = bce(logit, sample < n_pos)
             _add_slopes(held, slope.to(real_type), real, coef, out)

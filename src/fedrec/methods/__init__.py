@@ -122,13 +122,13 @@ class Registry(Mapping[str, "type[Method]"]):
 
 
 @cache
-def _registered() -> tuple[Registry, dict[str, str]]:
+def _register() -> tuple[Registry, dict[str, str]]:
     """All methods that can be used, by name; those of other packages that cannot, with the reason."""
     known = index.read()
     # One that was registered since the index was made is looked at instead.
     own = [known.get(path) or index.listing_of(_load(path)) for path in REGISTERED]
     by_name = {listing.name: listing for listing in own}
-    others, broken = plugins.found(by_name)
+    others, broken = plugins.find_methods(by_name)
     return Registry(by_name, others), broken
 
 
@@ -137,7 +137,7 @@ _REGISTERED_HERE: dict[str, type[Method]] = {}
 
 def register(method: type[Method]) -> type[Method]:
     """Know a method by its name from now on; defined again, as in a notebook, it replaces the former one."""
-    known, _ = _registered()
+    known, _ = _register()
     name = method.info.name
     # In lower case, because names are looked up in any case: two that differ in it alone could not be told apart.
     taken = {spoken.lower() for spoken, found in known.spoken() if found is not method}
@@ -152,17 +152,17 @@ def register(method: type[Method]) -> type[Method]:
 
 def is_installed(name: str) -> bool:
     """Whether the method with this name or alias needs no file of one's own."""
-    return name.lower() in {spoken.lower() for spoken, _ in _registered()[0].spoken()}
+    return name.lower() in {spoken.lower() for spoken, _ in _register()[0].spoken()}
 
 
 @cache
 def _warn() -> None:
-    for reason in _registered()[1].values():
+    for reason in _register()[1].values():
         warnings.warn(reason, FedrecWarning, stacklevel=3)
 
 
 def _all() -> Registry:
-    known, _ = _registered()
+    known, _ = _register()
     return Registry(known.own, {**known.others, **_REGISTERED_HERE})
 
 
@@ -181,7 +181,7 @@ def listings() -> list[index.Listing]:
 
 def listing(name: str) -> index.Listing:
     """What the list says about the method with this name or alias, without importing one of this package."""
-    known, _ = _registered()
+    known, _ = _register()
     for found in known.own.values():
         if name.lower() in map(str.lower, found.names):
             _warn()
@@ -194,7 +194,7 @@ def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, o
     # A class needs no name: methods in a notebook work before they are registered.
     if isinstance(name, type):
         return name, {}
-    known, broken = _all(), _registered()[1]
+    known, broken = _all(), _register()[1]
     for spoken, found in known.spoken():
         if name.lower() == spoken.lower():
             _warn()

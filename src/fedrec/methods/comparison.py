@@ -17,7 +17,7 @@ ALONE = read_presets(Path(__file__).with_suffix(".toml"))["alone"]
 """Local training of those who send nothing, the same for every backbone."""
 
 
-def compared(kind: type[Kind]) -> type[Kind]:
+def use_comparison(kind: type[Kind]) -> type[Kind]:
     """Local training as in that comparison for the defaults of a class. Stands below `@dataclass`."""
     hints = get_type_hints(LocalMethod, include_extras=True)
     for name, value in ALONE.items():

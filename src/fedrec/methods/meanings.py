@@ -80,7 +80,7 @@ class Parameter:
 def parameters_of(cls: type[Method]) -> list[Parameter]:
     hints, told = get_type_hints(cls), meanings_of(cls)
     return [
-        Parameter(field.name, _written(field.default), _takes(cls, field.name, hints[field.name]), told[field.name])
+        Parameter(field.name, _format(field.default), _takes(cls, field.name, hints[field.name]), told[field.name])
         for field in dataclasses.fields(cls)
     ]
 
@@ -89,12 +89,12 @@ def meanings_of(cls: type[Method]) -> dict[str, str]:
     """By the nearest class that says it; empty where nobody does, as a method of another package may."""
     found = dict(SHARED)
     for kind in reversed(cls.__mro__[:-1]):
-        found |= _documented(kind)
+        found |= _read_field_texts(kind)
     return {field.name: found.get(field.name, "") for field in dataclasses.fields(cls)}
 
 
 @cache
-def _documented(cls: Any) -> dict[str, str]:
+def _read_field_texts(cls: Any) -> dict[str, str]:
     """The string below each field of a class, which Python itself forgets."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
@@ -115,6 +115,6 @@ def _takes(cls: type[Method], name: str, hint: Any) -> str:
     return " ".join(filter(None, (kind_of(hint).words, range_text(cls, name, hint))))
 
 
-def _written(value: Any) -> str:
+def _format(value: Any) -> str:
     """As `--set` takes it."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from fedrec.federation.contract import Method
 
 
-def found(taken: Collection[str]) -> tuple[dict[str, type[Method]], dict[str, str]]:
+def find_methods(taken: Collection[str]) -> tuple[dict[str, type[Method]], dict[str, str]]:
     """The methods under their own names, which must not be `taken`; and those that cannot be used, with the reason."""
-    return plugins.load_plugins("fedrec.methods", "method", _named, taken)
+    return plugins.load_plugins("fedrec.methods", "method", _check_entry, taken)
 
 
-def _named(loaded: Any) -> tuple[str, type[Method]]:
+def _check_entry(loaded: Any) -> tuple[str, type[Method]]:
     from fedrec.federation.contract import Method
 
     if not (isinstance(loaded, type) and issubclass(loaded, Method)):

@@ -35,7 +35,7 @@ class SomeClients:
             {name: value[self.users] for name, value in state.per_user.items()},
         )
 
-    def put(self, part: State, state: State) -> None:
+    def write(self, part: State, state: State) -> None:
         for name, value in part.per_client.items():
             state.per_client[name][self.clients] = value
         for name, value in part.per_user.items():

@@ -12,7 +12,7 @@ from fedrec.plugins import lazily
 if TYPE_CHECKING:
     from fedrec.report.charts.front import Offer, front, front_chart
     from fedrec.report.charts.scatter import Points, scatter
-    from fedrec.report.comparison import Row, counted
+    from fedrec.report.comparison import Row, count_in_words
     from fedrec.report.figures.figure import Drawing, Panel
     from fedrec.report.figures.write import as_svg
     from fedrec.report.markdown import markdown_lines
@@ -23,12 +23,13 @@ else:
         {
             "fedrec.report.charts.front": ["Offer", "front", "front_chart"],
             "fedrec.report.charts.scatter": ["Points", "scatter"],
-            "fedrec.report.comparison": ["Row", "counted"],
+            "fedrec.report.comparison": ["Row", "count_in_words"],
             "fedrec.report.figures.figure": ["Drawing", "Panel"],
             "fedrec.report.figures.write": ["as_svg"],
             "fedrec.report.markdown": ["markdown_lines"],
             "fedrec.report.significance": ["columns_by_row"],
         },
+        {"counted": "count_in_words"},
     )
 
 __all__ = [
@@ -39,7 +40,7 @@ __all__ = [
     "Row",
     "as_svg",
     "columns_by_row",
-    "counted",
+    "count_in_words",
     "front",
     "front_chart",
     "markdown_lines",

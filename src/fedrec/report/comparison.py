@@ -19,13 +19,13 @@ PARTS = ("test", "valid")
 SHOWN = ("recall@10", "ndcg@10")
 
 
-def diverged(summaries: Sequence[Mapping[str, Any]]) -> int:
+def count_diverged(summaries: Sequence[Mapping[str, Any]]) -> int:
     """How many runs stand with a round chosen before they diverged."""
     return sum(bool(summary.get("diverged")) for summary in summaries)
 
 
-def counted(summaries: Sequence[Mapping[str, Any]]) -> str:
-    lost = diverged(summaries)
+def count_in_words(summaries: Sequence[Mapping[str, Any]]) -> str:
+    lost = count_diverged(summaries)
     return str(len(summaries)) + (f" ({lost} diverged)" if lost else "")
 
 

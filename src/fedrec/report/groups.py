@@ -47,12 +47,12 @@ MEANING = {
 }
 
 
-def grouped(comparison: Comparison, kind: str, metric: str) -> Grouped:
+def group_comparison(comparison: Comparison, kind: str, metric: str) -> Grouped:
     """The comparison by activity, taste, popularity or silo, on the data prepared again as the runs had it."""
     if kind not in MAKERS:
         raise unknown("grouping", kind, MAKERS)
     run = comparison.rows[0].runs[0]
-    prepared = prepared_again(run)
+    prepared = prepare_again(run)
     names, labels = MAKERS[kind](prepared)
     ids = prepared.source.user_ids[prepared.test.users].astype(str)
     order = np.array(sorted(range(len(ids)), key=ids.__getitem__))  # as values_by_row has them
@@ -68,10 +68,10 @@ def grouped(comparison: Comparison, kind: str, metric: str) -> Grouped:
     return Grouped(kind, metric, tuple(names[place] for place in there), sizes, tuple(rows))
 
 
-def prepared_again(run: FinishedRun) -> Prepared:
+def prepare_again(run: FinishedRun) -> Prepared:
     """The data of a run under its protocol, kept or read again; an error where it is gone or not what it was."""
     # groups go by users, not clients
-    prepared = run.kept or prepare_config(make_config(run.config), parse_protocol(run.protocol), centralised=True)
+    prepared = run.kept_data or prepare_config(make_config(run.config), parse_protocol(run.protocol), centralised=True)
     source, before = prepared.source, run.summary["dataset"]
     if (source.version, source.n_users, source.n_items) != (before["version"], before["users"], before["items"]):
         raise FedrecError(f"the data of {run.folder} has changed since the run ({source!r}); run it again")

@@ -47,7 +47,7 @@ def curve(runs: Sequence[FinishedRun], name: str, part: str | None = None) -> Cu
     return Curve(np.array(order, float), *(np.array(column, float) for column in columns))
 
 
-def converged(run: FinishedRun, metric: str = "recall@20", within: float = 0.01) -> int | None:
+def find_convergence(run: FinishedRun, metric: str = "recall@20", within: float = 0.01) -> int | None:
     """The first round whose figure on validation is at most this part below the run's best; None: it has none."""
     found = curve([run], metric, "valid")
     near = found.rounds[found.mean >= (1 - within) * found.mean.max(initial=0.0)]
@@ -91,7 +91,7 @@ def ranks(table: dict[str, list[str]]) -> Array | None:
     return np.asarray(above + (equal + 1) / 2)
 
 
-def pooled(runs: Sequence[FinishedRun], metric: str) -> tuple[Array | None, Array]:
+def pool(runs: Sequence[FinishedRun], metric: str) -> tuple[Array | None, Array]:
     """Ranks and one metric of all users of all seeds."""
     tables = [table for table in map(per_user, runs) if table]
     found = [ranks(table) for table in tables]

@@ -75,7 +75,7 @@ class Significance:
                 return (1 if higher else -1) if pair.significant else 0
         return None
 
-    def renamed(self, names: Mapping[str, str]) -> Significance:
+    def rename(self, names: Mapping[str, str]) -> Significance:
         """The same with other names for the rows."""
         pairs = (replace(pair, row=names[pair.row], against=names[pair.against]) for pair in self.pairs)
         return replace(self, best=names[self.best], pairs=tuple(pairs))

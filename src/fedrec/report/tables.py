@@ -14,7 +14,7 @@ from fedrec.data.file_formats import ending_of
 from fedrec.data.spreadsheet import write_rows
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation.significance import LEVEL
-from fedrec.report.comparison import Comparison, Row, counted, diverged
+from fedrec.report.comparison import Comparison, Row, count_diverged, count_in_words
 from fedrec.report.groups import Grouped
 from fedrec.report.markdown import markdown_lines
 from fedrec.report.significance import Pair, Significance
@@ -30,7 +30,7 @@ def cells(comparison: Comparison, metrics: Sequence[str], tests: Significance | 
     lines = [
         [
             f"{row.label} {MARK}" if row.label in marked else row.label,
-            counted(row.summaries),
+            count_in_words(row.summaries),
             *(_value(row, m) for m in metrics),
         ]
         for row in comparison.rows
@@ -198,7 +198,7 @@ def as_json(
         {
             "method": row.label,
             "seeds": row.seeds,
-            "diverged": diverged(row.summaries),
+            "diverged": count_diverged(row.summaries),
             "folders": [str(run.folder) for run in row.runs],
             **{name: {"mean": row.mean(name), "std": row.std(name), "values": row.values(name)} for name in metrics},
         }
@@ -222,7 +222,7 @@ def as_json(
 Titled = tuple[str, list[list[str]]]
 
 
-def titled_tables(
+def tables_with_titles(
     comparison: Comparison, metrics: Sequence[str], tests: Significance | None, groups: Grouped | None, details: bool
 ) -> list[Titled]:
     """What a person is shown: the comparison or its groups, then the tests one by one if they were asked for."""
@@ -262,7 +262,7 @@ def render(
         return as_json(comparison, metrics, tests, groups)
     if chosen == "csv":
         return as_csv(comparison, metrics) if groups is None else _csv(group_cells(groups))
-    tables = titled_tables(comparison, metrics, tests, groups, details)
+    tables = tables_with_titles(comparison, metrics, tests, groups, details)
     if chosen == "markdown":
         return "\n".join(as_markdown(*table) for table in tables)
     bold = winners(comparison, metrics, tests) if groups is None else frozenset()

@@ -19,7 +19,7 @@ from fedrec.secure import shamir
 from fedrec.secure.fixed_point import ForgedWeight
 from fedrec.secure.member import PHASES, binary, commitment, own_key, pair_key
 from fedrec.secure.primitives import KEY_BYTES, PrivateKey, add_mask
-from fedrec.secure.terms import Aborted, Circle, Terms, closed, hash_digests, key_digest, numbers, opened
+from fedrec.secure.terms import Aborted, Circle, Terms, close_message, hash_digests, key_digest, numbers, open_message
 
 HEADER = 1 << 13  # bytes of a message beside what grows with members or numbers
 SIGNATURE, SIGNED = ("identity", "signature"), 1024  # what is relayed of it, and letters of each at most
@@ -76,7 +76,7 @@ class Collector:
 
     def take_keys(self, member: int, message: bytes) -> None:
         # Every message has a bound in bytes, or one member could fill the server's memory.
-        header, _ = self._opened(member, message, "keys", HEADER)
+        header, _ = self._open(member, message, "keys", HEADER)
         mask, seal = (str(header.get(kind)) for kind in ("mask", "seal"))
         self._public[member] = binary(mask, KEY_BYTES, f"the key of member {member}")
         binary(seal, KEY_BYTES, f"the key of member {member}")
@@ -94,13 +94,13 @@ class Collector:
         self._graph, told, found = hash_digests(digests), {"digests": digests} if signed else {}, {}
         for member in roster:
             keys = {str(other): self._keys[other] for other in self._circle.neighbours(member)}
-            found[member] = closed(self.terms, "shares", {"roster": roster, **told, "keys": keys})
+            found[member] = close_message(self.terms, "shares", {"roster": roster, **told, "keys": keys})
         return found
 
     # -- shares --
 
     def take_shares(self, member: int, message: bytes) -> None:
-        header, _ = self._opened(member, message, "shares", HEADER + PER_MEMBER * len(self._roster))
+        header, _ = self._open(member, message, "shares", HEADER + PER_MEMBER * len(self._roster))
         neighbours = self._circle.neighbours(member)
         sealed, seed = header.get("sealed"), header.get("commitment")
         if not isinstance(sealed, dict) or set(sealed) != set(map(str, neighbours)):
@@ -117,7 +117,7 @@ class Collector:
         found = {}
         for member in sharing:
             sealed = {str(other): self._sealed[other][member] for other in self._neighbours(member)}
-            found[member] = closed(self.terms, "masked", {"sealed": sealed})
+            found[member] = close_message(self.terms, "masked", {"sealed": sealed})
         # Relayed and never needed again, and they grow with members times neighbours.
         self._sealed = {}
         return found
@@ -127,7 +127,7 @@ class Collector:
     def take_masked(self, member: int, message: bytes) -> None:
         entries = self.terms.layout.entries
         room = HEADER + 8 * (entries + len(self.members.get(member, ())))
-        header, tensors = self._opened(member, message, "masked", room + PER_MEMBER * len(self._roster))
+        header, tensors = self._open(member, message, "masked", room + PER_MEMBER * len(self._roster))
         unopened = set(numbers(header.get("unopened", []), "the list of shares that cannot be opened"))
         total, clients = tensors.get("sum"), tensors.get("clients")
         if total is None or total.dtype != torch.int64 or tuple(total.shape) != (entries,):
@@ -150,13 +150,13 @@ class Collector:
         arrived = self._close("masked", "unmask")
         self._require_holders(set(arrived), "sent their uploads")
         self._require_hidden()
-        message = closed(self.terms, "unmask", {"arrived": arrived})
+        message = close_message(self.terms, "unmask", {"arrived": arrived})
         return dict.fromkeys(arrived, message)
 
     # -- the sum --
 
     def take_unmasked(self, member: int, message: bytes) -> None:
-        header, _ = self._opened(member, message, "unmask", HEADER + PER_MEMBER * len(self._roster))
+        header, _ = self._open(member, message, "unmask", HEADER + PER_MEMBER * len(self._roster))
         others = [other for other in self._neighbours(member) if member not in self._unopened.get(other, ())]
         given = header.get("shares")
         if not isinstance(given, dict) or set(given) != set(map(str, others)):
@@ -191,7 +191,7 @@ class Collector:
         key = PrivateKey(self._recover(gone, "key", lambda found: PrivateKey(found).public == self._public[gone]))
         for other in self._neighbours(gone):
             if other in self._clients:
-                pair = pair_key(key.agreed(self._public[other]), self.terms.session, gone, other)
+                pair = pair_key(key.agree(self._public[other]), self.terms.session, gone, other)
                 # The opposite of the sign that the one who stayed has put it on with.
                 add_mask(self._sum, pair, -1 if other < gone else 1)
 
@@ -221,8 +221,8 @@ class Collector:
         """Of a member, those who sent shares."""
         return [other for other in self._circle.neighbours(member) if other in self._commitments]
 
-    def _opened(self, member: int, message: bytes, phase: str, limit: int) -> tuple[dict[str, Any], Any]:
-        header, tensors = opened(message, self.terms, phase, limit)
+    def _open(self, member: int, message: bytes, phase: str, limit: int) -> tuple[dict[str, Any], Any]:
+        header, tensors = open_message(message, self.terms, phase, limit)
         if self.phase != phase:
             raise BadMessage(f"member {member} sent '{phase}' too late; the secure sum is at '{self.phase}'")
         if member not in self._left:

@@ -78,9 +78,9 @@ class Layout:
                 if tuple(total.shape) != part.shape:
                     raise FedrecError(f"'{part.name}' has the shape {tuple(total.shape)}; it must be {part.shape}")
                 values = total.detach().cpu().double().numpy().ravel()
-                numbers[at : at + part.entries] = self._whole(values, f"'{part.name}'", members)
+                numbers[at : at + part.entries] = self._to_integers(values, f"'{part.name}'", members)
                 weight = np.array([update.weights[part.name]])
-                numbers[at + part.entries] = self._whole(weight, f"the weight of '{part.name}'", members)[0]
+                numbers[at + part.entries] = self._to_integers(weight, f"the weight of '{part.name}'", members)[0]
             at += part.entries + 1
         # In two's complement, negative numbers add up right modulo 2^64 too.
         return numbers.view(np.uint64)
@@ -95,7 +95,7 @@ class Layout:
     def _names(self) -> str:
         return ", ".join(part.name for part in self.parts)
 
-    def _whole(self, values: np.ndarray, what: str, members: int) -> np.ndarray:
+    def _to_integers(self, values: np.ndarray, what: str, members: int) -> np.ndarray:
         largest, limit = float(np.abs(values).max(initial=0.0)), self.limit(members)
         # Written this way round so that NaN, which compares false with everything, is refused as well.
         if not largest <= limit:

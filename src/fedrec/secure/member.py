@@ -23,8 +23,18 @@ from fedrec.federation.codec import BadMessage, pack, unpack
 from fedrec.federation.update import Update
 from fedrec.secure import shamir
 from fedrec.secure.identity import Peers, statement
-from fedrec.secure.primitives import KEY_BYTES, PrivateKey, SigningKey, add_mask, derived, seal, unseal
-from fedrec.secure.terms import LEAST, Aborted, Circle, Terms, closed, hash_digests, key_digest, numbers, opened
+from fedrec.secure.primitives import KEY_BYTES, PrivateKey, SigningKey, add_mask, derive, seal, unseal
+from fedrec.secure.terms import (
+    LEAST,
+    Aborted,
+    Circle,
+    Terms,
+    close_message,
+    hash_digests,
+    key_digest,
+    numbers,
+    open_message,
+)
 
 PHASES = ("keys", "shares", "masked", "unmask", "done")
 
@@ -48,12 +58,12 @@ def binary(value: Any, size: int, what: str) -> bytes:
 def pair_key(secret: bytes, session: str, one: int, other: int) -> bytes:
     """Of the mask between two members, from what they agreed on."""
     # In one order, because both ends must derive the same key.
-    return derived(secret, f"fedrec mask {session} {min(one, other)} {max(one, other)}")
+    return derive(secret, f"fedrec mask {session} {min(one, other)} {max(one, other)}")
 
 
 def own_key(seed: bytes, session: str, member: int) -> bytes:
     """Of a member's own mask."""
-    return derived(seed, f"fedrec own mask {session} {member}")
+    return derive(seed, f"fedrec own mask {session} {member}")
 
 
 def commitment(seed: bytes) -> str:
@@ -109,7 +119,7 @@ class Member:
             signature = identity.sign(statement(self.terms.session, self.number, public["mask"], public["seal"]))
             public |= {"identity": identity.public, "signature": signature.hex()}
         self._signed = public
-        return self._closed("keys", public)
+        return self._close("keys", public)
 
     def shares(self, message: bytes, peers: Peers | None = None) -> bytes:
         """Given the neighbours' keys: for each neighbour shares of both secrets that it alone can read.
@@ -117,7 +127,7 @@ class Member:
         `peers`: by whom keys must be signed; None: by nobody.
         """
         self._require("shares")
-        header, _ = opened(message, self.terms, "shares")
+        header, _ = open_message(message, self.terms, "shares")
         self._roster = list(numbers(header.get("roster"), "the roster"))
         # The server is not trusted with the minimum: every member counts for itself.
         if len(self._roster) < self.terms.minimum:
@@ -151,19 +161,19 @@ class Member:
         }
         self._own_share = of_seed[self.number]
         self._enter("shares", "masked")
-        return self._closed("shares", {"sealed": sealed, "commitment": commitment(self._seed)})
+        return self._close("shares", {"sealed": sealed, "commitment": commitment(self._seed)})
 
-    def masked(self, message: bytes, update: Update) -> bytes:
+    def mask(self, message: bytes, update: Update) -> bytes:
         """Given the shares of those neighbours who sent some: the upload, masked. Once only."""
         self._require("masked")
-        header, _ = opened(message, self.terms, "masked")
-        self._held, unopened = self._unsealed(header.get("sealed"))
+        header, _ = open_message(message, self.terms, "masked")
+        self._held, unopened = self._unseal(header.get("sealed"))
         self._require_enough(len(self._held) + len(unopened) + 1, "took part")
         total = self.terms.layout.encode(update, len(self._roster))
         add_mask(total, own_key(self._seed, self.terms.session, self.number), 1)
         # Whoever sent shares has put its half of the mask on, even where they could not be opened.
         for other in (*self._held, *unopened):
-            secret = self._mask_key.agreed(self._keys[other][0])
+            secret = self._mask_key.agree(self._keys[other][0])
             key = pair_key(secret, self.terms.session, self.number, other)
             # One end adds what the other takes away, so the pair cancels in the sum.
             add_mask(total, key, 1 if self.number < other else -1)
@@ -171,12 +181,12 @@ class Member:
         clients = torch.from_numpy(np.ascontiguousarray(update.clients, dtype=np.int64))
         told = {"unopened": unopened} if unopened else {}
         # Tensors of uint64 are hardly supported, so the same bits travel as int64.
-        return self._closed("masked", told, {"sum": torch.from_numpy(total.view(np.int64)), "clients": clients})
+        return self._close("masked", told, {"sum": torch.from_numpy(total.view(np.int64)), "clients": clients})
 
     def unmask(self, message: bytes) -> bytes:
         """Given whose uploads arrived: of each neighbour one share, of the seed if its upload did, else of the key."""
         self._require("unmask")
-        header, _ = opened(message, self.terms, "unmask")
+        header, _ = open_message(message, self.terms, "unmask")
         arrived = set(numbers(header.get("arrived"), "the list of arrivals"))
         if len(arrived) < self.terms.minimum:
             raise Aborted(f"{len(arrived)} uploads arrived; a secure sum needs {self.terms.minimum}")
@@ -190,7 +200,7 @@ class Member:
         self._enter("unmask", "done")
         # No phase needs them any more, and a stored member should hold no more secrets than it needs.
         self._held = {}
-        return self._closed("unmask", {"own": text(self._own_share), "shares": given})
+        return self._close("unmask", {"own": text(self._own_share), "shares": given})
 
     # -- what they are made of --
 
@@ -221,7 +231,7 @@ class Member:
             found[other] = (binary(mask, KEY_BYTES, what), binary(sealing, KEY_BYTES, what))
         return found
 
-    def _unsealed(self, given: Any) -> tuple[dict[int, tuple[bytes, bytes]], list[int]]:
+    def _unseal(self, given: Any) -> tuple[dict[int, tuple[bytes, bytes]], list[int]]:
         """Shares of neighbours' keys and seeds, and whose cannot be opened: that costs a share, not the sum."""
         if not isinstance(given, dict) or not set(given) <= set(map(str, self._keys)):
             raise BadMessage("the shares are not those of this member's neighbours")
@@ -247,8 +257,8 @@ class Member:
         """One for each direction, so that each seals one text."""
         other = receiver if sender == self.number else sender
         if other not in self._sealing:
-            self._sealing[other] = self._seal_key.agreed(self._keys[other][1])
-        return derived(self._sealing[other], f"fedrec seal {self._about(sender, receiver)}")
+            self._sealing[other] = self._seal_key.agree(self._keys[other][1])
+        return derive(self._sealing[other], f"fedrec seal {self._about(sender, receiver)}")
 
     def _about(self, sender: int, receiver: int) -> str:
         return f"{self.terms.session} from {sender} to {receiver}"
@@ -266,8 +276,8 @@ class Member:
         self._require(phase)
         self.phase = then
 
-    def _closed(self, phase: str, values: dict[str, Any], tensors: dict[str, Any] | None = None) -> bytes:
-        return closed(self.terms, phase, {"from": self.number, **values}, tensors)
+    def _close(self, phase: str, values: dict[str, Any], tensors: dict[str, Any] | None = None) -> bytes:
+        return close_message(self.terms, phase, {"from": self.number, **values}, tensors)
 
     # -- between processes --
 

@@ -52,7 +52,7 @@ class PrivateKey:
     def public(self) -> bytes:
         return self._key.public_key().public_bytes_raw()
 
-    def agreed(self, public: bytes) -> bytes:
+    def agree(self, public: bytes) -> bytes:
         """What the owners of both keys compute alike, and nobody else."""
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(public))
@@ -61,7 +61,7 @@ class PrivateKey:
             raise BadMessage("a public key of the secure sum is invalid: it yields no shared secret") from None
 
 
-def derived(secret: bytes, purpose: str, size: int = KEY_BYTES) -> bytes:
+def derive(secret: bytes, purpose: str, size: int = KEY_BYTES) -> bytes:
     """A key for one purpose."""
     return HKDF(SHA256(), size, salt=None, info=purpose.encode()).derive(secret)
 

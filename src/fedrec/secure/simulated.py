@@ -77,11 +77,11 @@ class SimulatedSum:
     _collector: Collector | None = None
 
     def take(self, update: Update) -> None:
-        collector = self._opened()
+        collector = self._open()
         client = int(update.clients[0])
         if not self.is_given_up:
-            message = self._members[client].masked(self._downs.pop(client), update)
-            collector.take_masked(client, self._counted("up", "masked", client, message))
+            message = self._members[client].mask(self._downs.pop(client), update)
+            collector.take_masked(client, self._count("up", "masked", client, message))
 
     def result(self) -> Update:
         if self._collector is None or self.is_given_up:
@@ -96,7 +96,7 @@ class SimulatedSum:
     def traffic(self) -> Traffic:
         return [(way, np.array(list(sizes)), np.array(list(sizes.values()))) for (way, _), sizes in self._bytes.items()]
 
-    def _opened(self) -> Collector:
+    def _open(self) -> Collector:
         """Keys and shares of all who are to upload, at the first upload that arrives."""
         if self._collector is None:
             own = {int(number): np.array([number]) for number in self.numbers}
@@ -111,7 +111,7 @@ class SimulatedSum:
                 self.is_given_up = True
             # Not when the upload comes in: a client that drops out in between was sent this as well.
             for client, down in self._downs.items():
-                self._counted("down", "masked", client, down)
+                self._count("down", "masked", client, down)
         return self._collector
 
     def _ask(
@@ -122,10 +122,10 @@ class SimulatedSum:
         answer: Callable[[Member, bytes], bytes],
     ) -> None:
         for client, down in downs.items():
-            self._counted("down", phase, client, down)
-            take(client, self._counted("up", phase, client, answer(self._members[client], down)))
+            self._count("down", phase, client, down)
+            take(client, self._count("up", phase, client, answer(self._members[client], down)))
 
-    def _counted(self, way: str, phase: str, client: int, message: bytes) -> bytes:
+    def _count(self, way: str, phase: str, client: int, message: bytes) -> bytes:
         self._bytes.setdefault((way, phase), {})[client] = len(message)
         if way == "up" and self.heard is not None:
             self.heard(phase, client, message)

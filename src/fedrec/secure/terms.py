@@ -129,7 +129,9 @@ def new_session(label: str) -> str:
     return f"{label} {secrets.token_hex(16)}"
 
 
-def opened(message: bytes, terms: Terms, phase: str, limit: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+def open_message(
+    message: bytes, terms: Terms, phase: str, limit: int | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Header and tensors of a message of this sum and phase."""
     header, tensors = unpack(message, limit)
     if header.get("session") != terms.session:
@@ -139,7 +141,7 @@ def opened(message: bytes, terms: Terms, phase: str, limit: int | None = None) -
     return header, tensors
 
 
-def closed(terms: Terms, phase: str, values: dict[str, Any], tensors: dict[str, Any] | None = None) -> bytes:
+def close_message(terms: Terms, phase: str, values: dict[str, Any], tensors: dict[str, Any] | None = None) -> bytes:
     """A message of this sum and phase."""
     return pack({"session": terms.session, "phase": phase, **values}, tensors or {})
 

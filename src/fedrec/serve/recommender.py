@@ -119,7 +119,7 @@ class Recommender:
             )
         if not arrivals:
             raise FedrecError("there are no new items to rank; give at least one")
-        known = torch.from_numpy(run.prepared.described[0])
+        known = torch.from_numpy(run.prepared.item_features[0])
         # On the CPU and in one dtype, because the run may have been trained on another device.
         trained = run.simulator.server["attributes"][: len(known)].to("cpu", known.dtype)
         if known.shape != trained.shape or not torch.allclose(known, trained, atol=CLOSE):
@@ -129,7 +129,7 @@ class Recommender:
             )
         if taken := {str(name) for name in self.item_ids} & {arrival.item for arrival in arrivals}:
             raise FedrecError(f"item '{min(taken)}' is already in this run's data; give new items different ids")
-        vectors, unknown = run.prepared.described[1].encode_arrivals(arrivals)
+        vectors, unknown = run.prepared.item_features[1].encode_arrivals(arrivals)
         before = len(self.item_ids)
         placed = torch.from_numpy(vectors).to(run.world.device, run.world.dtype)
         run.simulator.server = run.method.with_items(run.simulator.server, placed)
@@ -151,7 +151,7 @@ class Recommender:
             "round": self.round + 1,
             "users": len(self.user_ids) + len(self.left_out_ids),
             "items": len(self.offered),
-            "trained_on_everything": not run.prepared.tested,
+            "trained_on_everything": not run.prepared.has_test,
             "folds_in": can_fold_in(self.chosen),
             "examples": examples | ({"user": self._users[0]} if self._users else {}),
         }
@@ -421,7 +421,7 @@ class Recommender:
 
     def _explain_unknown(self, ids: np.ndarray, wanted: Any, kind: str) -> UnknownId:
         """Say why an id is not known: a filter left it out, or it never was in the data."""
-        for record in self.run.prepared.filtered:
+        for record in self.run.prepared.filters:
             if record.holds(kind, str(wanted).strip()):
                 instead = "give their items with --history FILE" if kind == "user" else "leave it out"
                 return UnknownId(

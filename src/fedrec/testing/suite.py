@@ -158,7 +158,7 @@ class MethodTests:
         if self.method.info.centralised:
             raise SkipTest("all data is centralised")
         for data in self.worlds():
-            whole = self.compared(run(self.method, data, self.rounds))
+            whole = self.comparable(run(self.method, data, self.rounds))
             everyone = np.arange(data.world.clients)
             # Ragged groups, one of them with a single client, since equal halves hide mistakes about positions.
             ragged = [part for part in (everyone[::2], everyone[1:2], everyone[3::2]) if len(part)]
@@ -167,10 +167,10 @@ class MethodTests:
                 for number in range(self.rounds):
                     grid.round(number)
                 # Looser than bit for bit, because sums over groups add up in another order than in one chunk.
-                found, tolerance = self.compared(grid.outcome(self.rounds)), max(1e-10, 0.1 * self.tolerance)
+                found, tolerance = self.comparable(grid.outcome(self.rounds)), max(1e-10, 0.1 * self.tolerance)
                 assert_close(found, whole, tolerance, f"{len(groups)} groups against one simulation")
 
-    def compared(self, found: Tensors) -> Tensors:
+    def comparable(self, found: Tensors) -> Tensors:
         """What an outcome is compared by: bases by the space that they span."""
         return {name: value @ value.mT if name in self.rotates else value for name, value in found.items()}
 
@@ -356,7 +356,7 @@ class MethodTests:
             clear, hidden = (run(self.method, data, self.rounds, **how) for how in ({}, {"blind": blind}))
             # Adam divides by the root of a tiny gradient, and so magnifies the rounding of fixed point.
             tolerance = max(1e-5, self.tolerance)
-            assert_close(self.compared(hidden), self.compared(clear), tolerance, "with secure sums")
+            assert_close(self.comparable(hidden), self.comparable(clear), tolerance, "with secure sums")
 
     def test_a_client_moves_what_leaves_by_no_more_than_is_declared(self) -> None:
         """Coupled: where an epsilon is printed, it stands on this bound."""

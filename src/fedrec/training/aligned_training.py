@@ -26,7 +26,7 @@ from fedrec.training.compiled import (
     kernel_for,
     keys_of,
     samples_of,
-    summed,
+    sum_blocks,
 )
 from fedrec.training.losses import Saturate, bce, bce_slope
 from fedrec.training.samples import Batch, Samples
@@ -152,7 +152,7 @@ class AlignedTrainer:
         chunk.observe("loss", loss.sum(), seen.sum())
         # Start and target are common to all clients, so that in the sum one number stands for all their pulls.
         gone = float((1 - (1 - self.pull) ** steps.double()).sum())
-        return PartialSum(table, summed(parts).add_((target - table).double(), alpha=gone), count)
+        return PartialSum(table, sum_blocks(parts).add_((target - table).double(), alpha=gone), count)
 
     def _count_clients(self, batch: Batch, number: int) -> int:
         """Return how many take this step: short batches move rows far, so they may be left out."""

@@ -62,7 +62,7 @@ class Autoencoder:
         z_own = mu_own + (log_own / 2).exp() * view.noise(OWN, when, self.dim)
         z_shared = mu_shared + (log_shared / 2).exp() * view.noise(SHARED, when, self.dim)
         scores = self._decode(weights, gate[:, :1] * z_own + gate[:, 1:] * z_shared).log_softmax(1)
-        loss = -view.summed(scores[view.owner, view.item, None]).squeeze(1)
+        loss = -view.sum_by_client(scores[view.owner, view.item, None]).squeeze(1)
         if beta == 0:
             return loss
         mean = gate[:, :1] * mu_own + gate[:, 1:] * mu_shared
@@ -71,7 +71,11 @@ class Autoencoder:
 
     def _encode(self, weights: Tensors, part: str, view: Inputs, when: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the variance; `when` (round, epoch) is None at inference, without dropout."""
-        value = view.value if when is None else view.value * view.kept(part, when, view.owner, view.item, self.dropout)
+        value = (
+            view.value
+            if when is None
+            else view.value * view.dropout_factors(part, when, view.owner, view.item, self.dropout)
+        )
         hidden = view.first(weights, part, value)
         for layer in range(1, self.layers):
             hidden = _layer(weights, part, layer, hidden.tanh())
@@ -83,7 +87,7 @@ class Autoencoder:
         if when is not None:
             clients, units = torch.arange(len(hidden))[:, None], torch.arange(hidden.shape[1])[None]
             place = (clients.to(hidden.device), units.to(hidden.device))
-            hidden = hidden * view.kept(GATE, when, *place, self.dropout)
+            hidden = hidden * view.dropout_factors(GATE, when, *place, self.dropout)
         return _layer(weights, GATE, 1, hidden).softmax(1)
 
     def _decode(self, weights: Tensors, z: Tensor) -> Tensor:
@@ -117,7 +121,7 @@ class Autoencoder:
             dtype = torch.bfloat16 if half else value.dtype
             if name.endswith(ROWS):
                 kept[name] = torch.zeros(clients, width, value.shape[1], dtype=dtype, device=value.device)
-                kept[name][_filled(chunk, width)] = value[chunk.tensor(chunk.items)].to(dtype)
+                kept[name][_mask_places(chunk, width)] = value[chunk.tensor(chunk.items)].to(dtype)
             else:
                 kept |= replicate({name: value.to(dtype)}, clients)
         return kept
@@ -126,14 +130,14 @@ class Autoencoder:
         """Return copies to train: first layers as the rows of all their items, one client after another."""
         held = {}
         for name, value in kept.items():
-            mine = value[_filled(chunk, value.shape[1])] if name.endswith(ROWS) else value
+            mine = value[_mask_places(chunk, value.shape[1])] if name.endswith(ROWS) else value
             held[name] = mine.to(chunk.world.dtype, copy=True)
         return held
 
-    def put_own(self, own: Tensors, kept: Tensors, chunk: Chunk) -> None:
+    def write_own(self, own: Tensors, kept: Tensors, chunk: Chunk) -> None:
         """Write what was trained to where it is kept."""
         for name, value in own.items():
-            place = _filled(chunk, kept[name].shape[1]) if name.endswith(ROWS) else slice(None)
+            place = _mask_places(chunk, kept[name].shape[1]) if name.endswith(ROWS) else slice(None)
             kept[name][place] = value.detach().to(kept[name].dtype)
 
     def extend_own(self, own: Tensors, chunk: Chunk) -> Tensors:
@@ -163,11 +167,11 @@ class Inputs:
         self.item = chunk.tensor(chunk.context.by_item())
         self.value = length.to(chunk.world.dtype).rsqrt()[self.owner]  # x / |x|
 
-    def summed(self, rows: Tensor) -> Tensor:
+    def sum_by_client(self, rows: Tensor) -> Tensor:
         """One row per (owner, item) to one per client."""
         return rows.new_zeros(self.count, rows.shape[1]).index_add(0, self.owner, rows)
 
-    def gathered(self, weights: Tensors) -> Tensors:
+    def gather(self, weights: Tensors) -> Tensors:
         """The same, first layers as the rows of all clients' items."""
         first = {name: weights[name] for name in ROWED if name in weights}
         rows = {
@@ -178,9 +182,11 @@ class Inputs:
 
     def first(self, weights: Tensors, part: str, value: Tensor) -> Tensor:
         """The first layer on an input with these entries."""
-        return self.summed(weights[part + ROWS] * value[:, None]) + weights[part + "bias0"]
+        return self.sum_by_client(weights[part + ROWS] * value[:, None]) + weights[part + "bias0"]
 
-    def kept(self, part: str, when: tuple[int, int], owner: Tensor, position: Tensor, dropout: float) -> Tensor:
+    def dropout_factors(
+        self, part: str, when: tuple[int, int], owner: Tensor, position: Tensor, dropout: float
+    ) -> Tensor:
         """0 where dropout strikes, else the factor that keeps the expectation."""
         key = fold_tensor(self.secret.stream(Purpose.DROPOUT, *when, SITES[part]), self.client)
         draws = uniform(fold_tensor(key[owner], position), self.world.dtype)
@@ -209,7 +215,7 @@ def _keys(chunk: Chunk, history: Histories) -> np.ndarray:
     return np.asarray(owner * chunk.world.items + history.by_item())
 
 
-def _filled(chunk: Chunk, width: int) -> Tensor:
+def _mask_places(chunk: Chunk, width: int) -> Tensor:
     """Which of `width` places per client hold a row."""
     length = chunk.tensor(chunk.positives)
     return torch.arange(width, device=length.device)[None] < length[:, None]

@@ -60,13 +60,13 @@ __all__ = [
     "kernel_of",
     "keys_of",
     "network_settings",
-    "packed",
+    "pack",
     "sample_moments",
     "samples_of",
     "steepest",
-    "summed",
+    "sum_blocks",
     "to_device",
-    "unpacked",
+    "unpack",
     "work_of",
 ]
 
@@ -238,7 +238,7 @@ def work_of(
     )
 
 
-def summed(parts: Tensor) -> Tensor:
+def sum_blocks(parts: Tensor) -> Tensor:
     """Of all blocks, one after another in double precision."""
     if parts.device.type == "cpu":  # on the core that is awake: waking another one takes longer than the sum
         return torch.from_numpy(parts.numpy().sum(0, dtype=np.float64))
@@ -280,7 +280,7 @@ def _factors(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
     return total, dense
 
 
-def packed(model: NCF, dense: Tensors) -> tuple[Tensor, Layers]:
+def pack(model: NCF, dense: Tensors) -> tuple[Tensor, Layers]:
     """The weights of every client in one run, and where its layers lie there."""
     shapes, widths = model.dense_shapes(), model.sizes()
     flat = torch.cat([dense[name].flatten(1) for name in shapes], 1)
@@ -290,7 +290,7 @@ def packed(model: NCF, dense: Tensors) -> tuple[Tensor, Layers]:
     return flat, Layers(*(np.array(numbers, dtype=np.int64) for numbers in (widths, starts, heights)))
 
 
-def unpacked(model: NCF, flat: Tensor) -> Tensors:
+def unpack(model: NCF, flat: Tensor) -> Tensors:
     shapes = model.dense_shapes()
     split = zip(shapes.items(), flat.split([math.prod(shape) for shape in shapes.values()], 1), strict=True)
     return {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in split}
@@ -315,7 +315,7 @@ def network_settings(trainer: LocalTrainer) -> NetworkSettings:
 def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
     model, data = work.trainer.model, work.chunk.data
     assert isinstance(model, NCF)
-    flat, net = packed(model, dense)
+    flat, net = pack(model, dense)
     parts = work.parts()
     train(
         work.data(),
@@ -337,7 +337,7 @@ def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
         work.loss,
         work.seen,
     )
-    return summed(parts), unpacked(model, flat)
+    return sum_blocks(parts), unpack(model, flat)
 
 
 def heads_of(dense: Tensors) -> tuple[Tensor, Tensor]:
@@ -381,7 +381,7 @@ def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, 
         work.loss,
         work.seen,
     )
-    return summed(parts), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
+    return sum_blocks(parts), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
 
 
 def steepest(settings: LocalMethod) -> bool:

@@ -106,7 +106,7 @@ class Descent:
                     total[: batch.clients] += self._step(batch) * now[: batch.clients]
                 seen += s.count * now
                 if self.settings.early_exit and epoch:
-                    self.going = now & ~settled(before, total / seen.clamp(min=1), self.settings.early_exit)
+                    self.going = now & ~has_settled(before, total / seen.clamp(min=1), self.settings.early_exit)
                     if not self.going.any():
                         break
         self.chunk.observe("loss", total.sum(), seen.sum())
@@ -224,7 +224,7 @@ class Descent:
         return Fitted(user, rows, dense)
 
 
-def settled(before: Tensor, after: Tensor, threshold: float) -> Tensor:
+def has_settled(before: Tensor, after: Tensor, threshold: float) -> Tensor:
     """Whether a running mean of the loss hardly changed with the last epoch."""
     # The small number keeps a loss of exactly zero from dividing by zero.
     return (after - before).abs() / (before + 1e-5).abs() < threshold

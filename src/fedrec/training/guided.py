@@ -13,7 +13,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Rows, Tensors
 from fedrec.models import NCF
-from fedrec.training.compiled import CompiledKernel, kernel_for, network_settings, packed, unpacked, work_of
+from fedrec.training.compiled import CompiledKernel, kernel_for, network_settings, pack, unpack, work_of
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.samples import Batch
 
@@ -102,7 +102,7 @@ def _fit_compiled(
     """The same as `Guided`, compiled, from the common `table` into `own` [clients, items, d]."""
     settings, model, trained = trainer.settings, trainer.model, user.clone()
     assert isinstance(model, NCF)
-    work, (flat, net) = work_of(trainer, chunk, round, trained, table), packed(model, dense)
+    work, (flat, net) = work_of(trainer, chunk, round, trained, table), pack(model, dense)
     train(
         work.data(),
         chunk.data.negatives,
@@ -121,4 +121,4 @@ def _fit_compiled(
         work.seen,
     )
     work.observe()
-    return Fitted(trained, own, unpacked(model, flat))
+    return Fitted(trained, own, unpack(model, flat))

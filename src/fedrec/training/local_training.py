@@ -56,7 +56,7 @@ from fedrec.training.precision import HALF, TableDtype, narrow, widen
 from fedrec.training.proximal import Proximal, ProximalSequences
 from fedrec.training.samples import Loss
 from fedrec.training.sequence_training import Products, SequenceDescent
-from fedrec.training.sequences import Crop, packed, unpacked, user_vectors
+from fedrec.training.sequences import Crop, pack, unpack, user_vectors
 
 Phases = tuple[tuple[str, ...], ...]
 """Each batch is gone through once per phase: a new forward pass, then a step on the groups named."""
@@ -293,7 +293,7 @@ class LocalTrainer:
     def init_network(self, world: World) -> Tensors:
         """The dense weights; of a sequential backbone as one table, because its many weights go all the same way."""
         dense = self.init_dense(world)
-        return {"network": packed(self.model, dense)} if isinstance(self.model, Sequential) else dense
+        return {"network": pack(self.model, dense)} if isinstance(self.model, Sequential) else dense
 
     def init_model(self, world: World) -> Tensors:
         """The item table and the dense weights."""
@@ -411,7 +411,7 @@ class LocalTrainer:
         """Scores where all clients have the same model: `common` holds `item` and dense weights, or `network`."""
         # Networks of sequences travel as one table (`init_network`), but are computed with by name.
         if isinstance(self.model, Sequential) and "network" in common:
-            common = {"item": common["item"], **unpacked(self.model, common["network"])}
+            common = {"item": common["item"], **unpack(self.model, common["network"])}
         user = self._vectors(user, common, chunk)
         table = _columns(common["item"][None], items)[0]
         return self.model.scores(user, table, {k: v for k, v in common.items() if k != "item"})

@@ -21,7 +21,7 @@ from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.personal_head import PersonalHead
 from fedrec.training.samples import allowed_item
 from fedrec.training.sequence_training import PACKED, SequenceDescent
-from fedrec.training.sequences import Crop, Dropout, SequenceBatch, SequenceSamples, filled, unpacked
+from fedrec.training.sequences import Crop, Dropout, SequenceBatch, SequenceSamples, fill, unpack
 
 # Logits of all positions at once would be a multiple of everything else that a step holds.
 LOGITS = 1 << 23  # at a time
@@ -54,8 +54,8 @@ class AmongDrawn(SequenceSamples):
         chunk, items = self.chunk, self.chunk.world.items
         ptr = chunk.tensor(chunk.user_ptr)
         # A user's own items are all in, because the next item of every step is one of them.
-        mine, real = filled(ptr[:-1], ptr.diff(), int(ptr.diff().max()) if len(ptr) > 1 else 0)
-        drawn, log_weight = self._drawn(slots)
+        mine, real = fill(ptr[:-1], ptr.diff(), int(ptr.diff().max()) if len(ptr) > 1 else 0)
+        drawn, log_weight = self._draw_items(slots)
         own = torch.where(real, chunk.tensor(chunk.items)[mine.clamp(max=max(len(chunk.items) - 1, 0))], 0)
         # A weight of log 0 takes the filling out of the softmax without a mask at every later place.
         none = torch.full(real.shape, -torch.inf, dtype=chunk.world.dtype, device=real.device)
@@ -77,7 +77,7 @@ class AmongDrawn(SequenceSamples):
     def _user_of_item(self, ptr: Tensor) -> Tensor:
         return torch.repeat_interleave(torch.arange(len(ptr) - 1, device=ptr.device), ptr.diff())
 
-    def _drawn(self, slots: int) -> tuple[Tensor, Tensor]:
+    def _draw_items(self, slots: int) -> tuple[Tensor, Tensor]:
         """Items outside each user's own, without replacement, and the logarithm of how many each stands for."""
         chunk, device = self.chunk, self.size.device
         place, limits = chunk.tensor(chunk.places), chunk.tensor(chunk.data.pool.indptr)
@@ -106,8 +106,8 @@ class AmongDrawnDescent(SequenceDescent):
 
     def _band_losses(self, leaves: Tensors, batch: SequenceBatch, band: slice) -> tuple[Tensor, Tensor]:
         s, sequence = self.samples, batch.sequence[band]
-        at, real = filled(s.start[sequence], s.size[sequence], batch.lengths[band.start])
-        hidden, _, owner = self._encoded(leaves, batch, band, at)
+        at, real = fill(s.start[sequence], s.size[sequence], batch.lengths[band.start])
+        hidden, _, owner = self._encode(leaves, batch, band, at)
         logits = hidden @ F.embedding(s.among[sequence], leaves["item"]).mT + s.log_weight[sequence].unsqueeze(-2)
         return (_surprise(logits, s.column[at]) * real).sum(1), owner
 
@@ -149,13 +149,13 @@ class AmongAllDescent(SequenceDescent):
         """Each sequence's summed loss, gradients by client; and, apart, which rows are read, and their gradients: of a
         whole table these are few. `place`: the client of every sequence; None: they are one each."""
         s, sequence = self.samples, batch.sequence[band]
-        at, real = filled(s.start[sequence], s.size[sequence], batch.lengths[band.start])
+        at, real = fill(s.start[sequence], s.size[sequence], batch.lengths[band.start])
         mine = own if place is None else {name: value[place] for name, value in own.items()}
         met = s.input[at] % self.chunk.world.items
         # Leaves of their own: through the whole table the gradient of a few read rows would be a table of zeros.
         read = mine["item"].detach().gather(1, met.unsqueeze(-1).expand(-1, -1, self.model.dim)).requires_grad_()
         drop = Dropout(self.model.dropout, batch.key[band], max(self.model.dim, self.model.length))
-        network = unpacked(self.model, mine[PACKED])
+        network = unpack(self.model, mine[PACKED])
         logits = self.model.encode(read, network, drop) @ mine["item"].mT
         losses = (_surprise(logits, s.column[at]) * real).sum(1)
         owner = s.owner_of_sequence[sequence]

@@ -19,7 +19,7 @@ from fedrec.federation.clients import Chunk
 from fedrec.models import Sequential
 from fedrec.random import Purpose, fold_tensor
 from fedrec.training.replayed import ReplayedFunction
-from fedrec.training.sequences import Crop, Dropout, bands, training_windows, unpacked
+from fedrec.training.sequences import Crop, Dropout, bands, training_windows, unpack
 
 LOGITS = 1 << 22  # at a time: those of a processor should stay in its cache
 LOGITS_ON_GPU = 1 << 28
@@ -34,7 +34,7 @@ class Windows:
     size: np.ndarray
 
     @staticmethod
-    def of(chunk: Chunk, length: int, round: int, crop: Crop) -> Windows:
+    def from_chunk(chunk: Chunk, length: int, round: int, crop: Crop) -> Windows:
         ends, size = training_windows(chunk, length, round, crop)
         step = np.arange(max(1, int(size.max(initial=0))))
         real = step < size[:, None]
@@ -42,7 +42,7 @@ class Windows:
         items = chunk.history if len(chunk.history) else np.zeros(1, dtype=np.int64)
         return Windows(np.where(real, items[at], 0), np.where(real, items[np.where(real, at + 1, 0)], 0), size)
 
-    def filled(self, steps: int) -> Windows:
+    def fill_to(self, steps: int) -> Windows:
         wide = ((0, 0), (0, steps - self.met.shape[1]))
         return Windows(np.pad(self.met, wide), np.pad(self.next, wide), self.size)
 
@@ -57,7 +57,7 @@ class OneGradient:
 
     def __call__(self, chunk: Chunk, round: int, table: Tensor, network: Tensor) -> tuple[Tensor, Tensor]:
         """Minus the gradients by the table and by the network: [clients, rows, dim] each."""
-        windows = Windows.of(chunk, self.model.length, round, self.crop)
+        windows = Windows.from_chunk(chunk, self.model.length, round, self.crop)
         keys = fold_tensor(chunk.secret.stream(Purpose.DROPOUT, round), chunk.tensor(chunk.users))
         # The number of the epoch, as in `sequences.py`: so dropout here is that of one epoch of local training.
         keys = fold_tensor(keys, 0)
@@ -65,7 +65,7 @@ class OneGradient:
             losses, *found = self._by_bands(chunk, windows, keys, table, network)
         else:
             # One length for all rounds, because what is recorded for replay has fixed shapes.
-            windows = windows.filled(self.model.length)
+            windows = windows.fill_to(self.model.length)
             arrays = (chunk.tensor(part) for part in (windows.met, windows.next, windows.size))
             losses, *found = self._on_gpu((*arrays, keys, table, network))
         chunk.observe("loss", losses.sum(dtype=torch.float64), int(windows.size.sum()))
@@ -114,7 +114,7 @@ class OneGradient:
         own = network.detach().expand(clients, *network.shape).requires_grad_()
         drop = Dropout(self.model.dropout, keys, max(self.model.dim, self.model.length))
         with torch.enable_grad():
-            hidden = self.model.encode(read, unpacked(self.model, own), drop)
+            hidden = self.model.encode(read, unpack(self.model, own), drop)
         real = (torch.arange(steps, device=met.device) < size[:, None]).to(table.dtype)
         weight = real / size.clamp(min=1)[:, None] if self.averaged else real
         losses, by_hidden, by_item = softmax_slopes(hidden.detach(), table, following, -weight)

@@ -35,9 +35,9 @@ class PersonalHead:
         room = LOGITS if hidden.device.type == "cpu" else LOGITS_ON_GPU
         at_a_time = max(1, room // max(1, states.shape[1] * len(table)))
         some = (states.split(at_a_time), following.split(at_a_time), weight.split(at_a_time))
-        return torch.cat([self._fitted(*part, table) for part in zip(*some, strict=True)])
+        return torch.cat([self._fit(*part, table) for part in zip(*some, strict=True)])
 
-    def _fitted(self, states: Tensor, following: Tensor, weight: Tensor, table: Tensor) -> Tensor:
+    def _fit(self, states: Tensor, following: Tensor, weight: Tensor, table: Tensor) -> Tensor:
         own = states.new_zeros(len(states), states.shape[-1])
         # The part of the gradient that does not depend on p, so it is computed once for all steps.
         wanted = (weight.unsqueeze(-1) * F.embedding(following, table)).sum(1)

@@ -39,14 +39,14 @@ class Replayed:
 
     def __init__(self, step: Callable[[SequenceBatch], Tensor], batch: SequenceBatch) -> None:
         self.batch = replace(
-            batch.padded(), sequence=batch.sequence.clone(), key=batch.key.clone(), size=batch.size.clone()
+            batch.pad(), sequence=batch.sequence.clone(), key=batch.key.clone(), size=batch.size.clone()
         )
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.loss = step(self.batch)
 
     def fits(self, batch: SequenceBatch) -> bool:
-        return batch.padded().lengths == self.batch.lengths and batch.room <= self.batch.room
+        return batch.pad().lengths == self.batch.lengths and batch.room <= self.batch.room
 
     def __call__(self, batch: SequenceBatch) -> Tensor:
         for static, now in (

@@ -30,7 +30,7 @@ def negatives(chunk: Chunk, round: int) -> Tensor:
     pool = chunk.tensor(chunk.world.items - np.diff(data.pool.indptr)[chunk.places])
     key = fold_tensor(chunk.secret.stream(Purpose.NEGATIVES, round), chunk.tensor(chunk.users))
     index = torch.arange(len(owner), device=device) - start[owner]
-    ranks = _of_users if data.unique == "user" else _of_positives
+    ranks = _draw_by_user if data.unique == "user" else _draw_by_positive
     return allowed_item(chunk, owner, ranks(key, pool, owner, index, data.negatives))
 
 
@@ -42,7 +42,7 @@ def owners(ptr: Tensor, total: int) -> Tensor:
     return torch.repeat_interleave(ptr.diff(), output_size=total)
 
 
-def _of_positives(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots: int) -> Tensor:
+def _draw_by_positive(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots: int) -> Tensor:
     """Ranks without replacement within one positive: slot s draws among the pool less the s ranks already taken.
 
     A pool smaller than the number of slots is drawn with replacement.
@@ -63,7 +63,7 @@ def _of_positives(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots
     return ranks
 
 
-def _of_users(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots: int) -> Tensor:
+def _draw_by_user(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots: int) -> Tensor:
     """Ranks without replacement within one user: their pool in an order of the round, taken from its beginning.
 
     Where more are needed than it has, it is gone through again in another order: no item comes a second time before
@@ -107,7 +107,7 @@ class Batch:
     size: Tensor
 
 
-def permuted(world: World, key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tensor:
+def permute_samples(world: World, key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tensor:
     """As `random.permute`; by a kernel where there is one, which knows by itself when it is done."""
     kernel = find_kernel("permute", world.device, world.compiled)
     return permute(key, size, position, owner) if kernel is None else kernel(key, size, position, owner)
@@ -150,7 +150,7 @@ class Samples:
         """The batches of one epoch, every sample once, in an order of each client's own."""
         device, size = self.count.device, self.batch_size
         start = self.count.cumsum(0) - self.count
-        user, pos, neg, label = self._shuffled(number, start)
+        user, pos, neg, label = self._shuffle(number, start)
         offset = torch.arange(size, device=device)[None]
         # ascending, so that the clients with more than `step` batches are found by bisection
         done = self.steps[::-1]
@@ -162,14 +162,16 @@ class Samples:
             at = start[:active, None] + torch.minimum(step * size + offset, count - 1)
             yield Batch(active, user[at], pos[at], None if neg is None else neg[at], label[at], valid, valid.sum(1))
 
-    def _shuffled(self, epoch: int, start: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    def _shuffle(self, epoch: int, start: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Users, rows, paired rows and labels of all samples, client after client, each client's in its own order."""
         chunk, device, slots = self.chunk, self.count.device, self.chunk.data.negatives
         owner = torch.repeat_interleave(self.count, output_size=self.samples)
         clients = chunk.tensor(chunk.clients)[self.order]
         key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.ORDER, self.round), clients), epoch)
         # A permutation by key, one per client: an order drawn for the whole chunk would depend on who else is in it.
-        sample = permuted(chunk.world, key, self.count, torch.arange(len(owner), device=device) - start[owner], owner)
+        sample = permute_samples(
+            chunk.world, key, self.count, torch.arange(len(owner), device=device) - start[owner], owner
+        )
         first = chunk.tensor(chunk.user_ptr[chunk.client_ptr[:-1]])[self.order][owner]
         if self.loss == "bpr":
             anchor = first + sample // slots

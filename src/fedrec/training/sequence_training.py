@@ -16,7 +16,7 @@ from fedrec.federation.contract import Tensors
 from fedrec.models import Sequential
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.replayed import Replayed
-from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, bands, filled, unpacked, weights_of
+from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, bands, fill, unpack, weights_of
 
 Products = Literal["full", "bfloat16"]
 """Of matrices in training: bfloat16 rounds what is multiplied to 8 bits, and sums in single precision."""
@@ -45,7 +45,7 @@ class SequenceDescent(Descent):
         if self.joins and len(self.samples.order) == 1 and not self.start and PACKED not in self.groups:
             self.apart = self.groups
             network = [self.groups[f"dense.{name}"] for name in self.model.dense_shapes()]
-            self.groups = {"user": self.groups["user"], "item": self.groups["item"], "dense": _joined(network)}
+            self.groups = {"user": self.groups["user"], "item": self.groups["item"], "dense": _join(network)}
         return super().run()
 
     def _result(self) -> Fitted:
@@ -77,7 +77,7 @@ class SequenceDescent(Descent):
             # Whether to go on is asked of the loss, for which the host would have to wait.
             and not self.settings.early_exit
             and len(self.chunk.places) >= REPLAYED * self.settings.batch
-            and next(bands(batch.padded().lengths, self.model, batch.size.device)).stop == self.settings.batch
+            and next(bands(batch.pad().lengths, self.model, batch.size.device)).stop == self.settings.batch
         )
 
     def _draw(self, round: int) -> SequenceSamples:
@@ -107,8 +107,8 @@ class SequenceDescent(Descent):
     def _band_losses(self, leaves: Tensors, batch: SequenceBatch, band: slice) -> tuple[Tensor, Tensor]:
         """Summed over the positions of each sequence, and whose it is."""
         s, model, rows = self.samples, self.model, leaves["item"]
-        at, real = filled(s.start[batch.sequence[band]], s.size[batch.sequence[band]], batch.lengths[band.start])
-        hidden, dense, owner = self._encoded(leaves, batch, band, at)
+        at, real = fill(s.start[batch.sequence[band]], s.size[batch.sequence[band]], batch.lengths[band.start])
+        hidden, dense, owner = self._encode(leaves, batch, band, at)
         positive = model.logits(hidden, F.embedding(s.target[at], rows), dense)
         negative = model.logits(hidden.unsqueeze(-2), F.embedding(s.neg[at], rows), dense)
         if self.settings.loss == "bpr":
@@ -117,9 +117,7 @@ class SequenceDescent(Descent):
             losses = F.softplus(-positive) + F.softplus(negative).sum(-1)
         return (losses * real).sum(1), owner
 
-    def _encoded(
-        self, leaves: Tensors, batch: SequenceBatch, band: slice, at: Tensor
-    ) -> tuple[Tensor, Tensors, Tensor]:
+    def _encode(self, leaves: Tensors, batch: SequenceBatch, band: slice, at: Tensor) -> tuple[Tensor, Tensors, Tensor]:
         """Hidden states of the steps at these places, the weights they were made with, and whose sequences they are."""
         model = self.model
         owner = self.samples.owner_of_sequence[batch.sequence[band]]
@@ -143,10 +141,10 @@ class SequenceDescent(Descent):
             parts = leaves["dense"][0].split([math.prod(shape) for shape in shapes.values()])
             return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
         mine = weights_of({name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}, owner)
-        return unpacked(self.model, mine["network"]) if PACKED in leaves else mine
+        return unpack(self.model, mine["network"]) if PACKED in leaves else mine
 
 
-def _joined(groups: list[Group]) -> Group:
+def _join(groups: list[Group]) -> Group:
     """One group with all numbers of a single client's groups, which become views of it."""
     moments = [group.moments or (torch.zeros_like(group.value), torch.zeros_like(group.value)) for group in groups]
     value, values = _together([group.value for group in groups])

@@ -74,7 +74,7 @@ def bands(lengths: Sequence[int], model: Sequential, device: torch.device) -> It
         start = stop
 
 
-def filled(start: Tensor, size: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+def fill(start: Tensor, size: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     """`[sequences, longest]` places start, start + 1, ... and which are real; the filling repeats the first."""
     step = torch.arange(longest, device=size.device)
     real = step < size[:, None]
@@ -97,7 +97,7 @@ def user_vectors(model: Sequential, chunk: Chunk, tensors: Tensors, head: Person
     lengths = sizes[by_length].tolist()
     for band in bands(lengths, model, size.device):
         users = order[band]
-        at, _ = filled(end[users] - size[users], size[users], lengths[band.start])
+        at, _ = fill(end[users] - size[users], size[users], lengths[band.start])
         client = chunk.owner[users]
         rows = table[client[:, None], history[at]] if own else table[history[at]]
         hidden = model.encode(rows, weights_of(tensors, client) if own else tensors)
@@ -116,12 +116,12 @@ def weights_of(dense: Tensors, owner: Tensor) -> Tensors:
     }
 
 
-def packed(model: Sequential, dense: Tensors) -> Tensor:
+def pack(model: Sequential, dense: Tensors) -> Tensor:
     """All weights of a network as rows of one table: the numbers of each fill rows of the model's width."""
     return torch.cat([dense[name].reshape(-1, model.dim) for name in model.dense_shapes()])
 
 
-def unpacked(model: Sequential, network: Tensor) -> Tensors:
+def unpack(model: Sequential, network: Tensor) -> Tensors:
     """The weights by name, as views of a table of them; it may have leading axes."""
     shapes = model.dense_shapes()
     rows = network.split([math.prod(shape) // model.dim for shape in shapes.values()], -2)
@@ -169,7 +169,7 @@ class SequenceBatch:
     room: int
     same_shape: bool = False  # lengths, then, are no longer the sequences' own
 
-    def padded(self) -> SequenceBatch:
+    def pad(self) -> SequenceBatch:
         """The same, filled up as every other batch of as many sequences."""
         return replace(self, lengths=[self.longest] * len(self.lengths), same_shape=True)
 

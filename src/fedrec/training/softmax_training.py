@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedrec.federation.contract import Tensors
 from fedrec.random import fold_tensor, shuffle
 from fedrec.training.sequence_training import SequenceDescent
-from fedrec.training.sequences import SequenceBatch, SequenceSamples, WholeCatalogue, filled
+from fedrec.training.sequences import SequenceBatch, SequenceSamples, WholeCatalogue, fill
 
 SAMPLE = 1 << 20  # in the stream of a sequence's dropout: no site of a network has this number
 LOGITS = 1 << 21  # at a time: those of a processor should stay in its cache
@@ -37,8 +37,8 @@ class SoftmaxDescent(SequenceDescent):
         """Summed over all sequences of the band, which are the one client's."""
         s, lengths = self.samples, batch.lengths[band]
         size = s.size[batch.sequence[band]]
-        at, _ = filled(s.start[batch.sequence[band]], size, lengths[0])
-        hidden, _, owner = self._encoded(leaves, batch, band, at)
+        at, _ = fill(s.start[batch.sequence[band]], size, lengths[0])
+        hidden, _, owner = self._encode(leaves, batch, band, at)
         real, there = _real_places(size, lengths[0], batch.room if batch.same_shape else sum(lengths))
         states = hidden.flatten(0, 1).index_select(0, real)
         target = s.target[at.flatten()[real]]
@@ -55,17 +55,17 @@ class SampledSoftmaxDescent(SoftmaxDescent):
     """With the next item among `slots` drawn ones, the same for all positions of a batch: for large catalogues."""
 
     def _numbers(self) -> int:
-        return SequenceDescent._numbers(self) + self.settings.batch * self.model.length * self._drawn
+        return SequenceDescent._numbers(self) + self.settings.batch * self.model.length * self._draw_count
 
     @property
-    def _drawn(self) -> int:
+    def _draw_count(self) -> int:
         return min(self.trainer.slots or 0, len(self.samples.item))
 
     def _loss(
         self, states: Tensor, table: Tensor, target: Tensor, there: Tensor | None, batch: SequenceBatch
     ) -> Tensor:
         """Keyed by the batch's longest sequence: no two batches of an epoch share one."""
-        position = torch.arange(self._drawn, device=table.device)
+        position = torch.arange(self._draw_count, device=table.device)
         size = torch.full_like(position[:1], len(table))
         drawn = shuffle(fold_tensor(batch.key[:1], SAMPLE), size, position, torch.zeros_like(position))
         with self.rounding():

@@ -16,7 +16,7 @@ from fedrec.experiment.run_plan import plan_run
 from fedrec.report.figures import FIGURES
 from fedrec.report.figures.figure import Drawing
 from fedrec.report.figures.write import write_figure
-from fedrec.report.records import converged
+from fedrec.report.records import find_convergence
 from fedrec_studies.reproduce.table_definition import Table, tables
 
 DATA, PROTOCOL = "synthetic@users=40+items=200", "ifedrec,ks=5,select_metric=recall@5"
@@ -73,7 +73,7 @@ def test_every_study_is_a_curve_for_each_backbone(studies: Path, name: str) -> N
 
 def test_rounds_until_convergence_against_participation(studies: Path) -> None:
     found = drawn(studies, "figure5", "sensitivity", parameter="participation", on="rounds")
-    rounds = [(converged(run, "recall@5") or 0) + 1.0 for run in runs_of(studies, "figure5")]
+    rounds = [(find_convergence(run, "recall@5") or 0) + 1.0 for run in runs_of(studies, "figure5")]
     assert [row[-1] for row in found.tables[0].rows] == [f"{round:.4f}" for round in rounds]
     assert len(set(rounds)) > 1
     assert "rounds" in found.lead

@@ -11,7 +11,7 @@ import pytest
 from conftest import Cli
 from fedrec.experiment.finished_run import FinishedRun, find_runs
 from fedrec.report.figures import FIGURES
-from fedrec.report.records import converged
+from fedrec.report.records import find_convergence
 
 
 def with_figures(source: Path, folder: Path, values: dict[int, float]) -> FinishedRun:
@@ -36,9 +36,9 @@ def with_figures(source: Path, folder: Path, values: dict[int, float]) -> Finish
 )
 def test_the_first_evaluated_round_near_the_best(runs: Path, tmp_path: Path, values: dict, round: int) -> None:
     run = with_figures(runs / "runs" / "fedmf" / "seed0", tmp_path / "run", values)
-    assert converged(run) == round
-    assert converged(run, within=1.0) == min(values)
-    assert converged(run, "hr@20") is None
+    assert find_convergence(run) == round
+    assert find_convergence(run, within=1.0) == min(values)
+    assert find_convergence(run, "hr@20") is None
 
 
 def test_the_figure_says_it_for_every_seed(runs: Path, tmp_path: Path) -> None:

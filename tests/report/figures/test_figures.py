@@ -30,7 +30,7 @@ from fedrec.report.figures.geometry import block_means, structure_correlations, 
 from fedrec.report.figures.model import Model
 from fedrec.report.figures.names import LONGEST, short_names
 from fedrec.report.figures.write import as_svg, write_figure
-from fedrec.report.groups import prepared_again
+from fedrec.report.groups import prepare_again
 from fedrec.report.records import per_user
 
 from ..pages.browser import BINARY, Browser
@@ -167,7 +167,7 @@ def test_sensitivity_finds_the_parameter_that_differs(studies: Path) -> None:
 
 def test_activity_shows_the_least_and_the_most_active(studies: Path) -> None:
     drawing = draw("activity", studies / "local", metric="recall@10")
-    prepared = prepared_again(find_runs([studies / "local"])[0])
+    prepared = prepare_again(find_runs([studies / "local"])[0])
     counts = np.bincount(prepared.split.train.user, minlength=prepared.source.n_users)[prepared.test.users]
     group = by_activity(counts)
     table = per_user(find_runs([studies / "local"])[0])
@@ -260,7 +260,7 @@ def test_embeddings_lie_on_common_axes(studies: Path) -> None:
     assert common[0] == common[1] == common[2]  # one table for all clients
     assert local[0] != local[1]
     models = [Model(run) for run in find_runs([studies / "local", studies / "dims" / "4-0"])]
-    items = models[0].drawn(20, 1, 80)
+    items = models[0].draw_clients(20, 1, 80)
     rows = np.concatenate([model.tables([0, 1, 2])[:, items].double().numpy().reshape(-1, 4) for model in models])
     rows = rows - rows.mean(0)
     axis = np.linalg.svd(rows, full_matrices=False)[2][0]

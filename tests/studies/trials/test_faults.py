@@ -222,7 +222,7 @@ def real_node(town: Town, folder: Path, rows: str, **more: Any) -> NodeHost:
     """A node with a file of its own, and a secret of its own."""
     folder.mkdir()
     (folder / "mine.csv").write_text(rows, encoding="utf-8")
-    return NodeHost(folder / "state", Settings(NodeData(folder / "mine.csv"), consent=Consent.of_anything(), **more))
+    return NodeHost(folder / "state", Settings(NodeData(folder / "mine.csv"), consent=Consent.to_anything(), **more))
 
 
 ROWS = "user,item,timestamp\n" + "".join(
@@ -258,7 +258,7 @@ def test_nodes_with_their_own_files_and_secrets(tmp_path: Path) -> None:
 
 
 def recommend_of(state: Path, data: Path) -> Any:
-    Settings(NodeData(data), consent=Consent.of_anything()).write(state)
+    Settings(NodeData(data), consent=Consent.to_anything()).write(state)
     return recommend(state, "ann", 5)
 
 
@@ -291,7 +291,7 @@ def test_a_copied_state_folder_is_refused(tmp_path: Path) -> None:
     town = real_town(tmp_path, clients=9)
     town.server().run()
     shutil.copytree(tmp_path / "n1", tmp_path / "n3")
-    copied = Settings(NodeData(tmp_path / "n3" / "mine.csv"), consent=Consent.of_anything())
+    copied = Settings(NodeData(tmp_path / "n3" / "mine.csv"), consent=Consent.to_anything())
     town.hosts[3] = NodeHost(tmp_path / "n3" / "state", copied).handle
     (town.run_folder.path / "summary.json").unlink()
     town.server().run()

@@ -81,9 +81,9 @@ class Case:
         return f"{'hr' if self.targets.single else 'recall'}@{self.k}"
 
     @property
-    def filtered(self) -> tuple[Filtered, ...]:
+    def filters(self) -> tuple[Filtered, ...]:
         """What the protocol's filters left out; a split that was given is taken as it is."""
-        return () if self.prepared is None else self.prepared.filtered
+        return () if self.prepared is None else self.prepared.filters
 
     @property
     def new_items(self) -> bool:

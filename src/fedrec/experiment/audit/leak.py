@@ -55,7 +55,7 @@ class Report:
     findings: tuple[Finding, ...]
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         return any(finding.status == "fail" for finding in self.findings)
 
     def __getitem__(self, name: str) -> Finding:
@@ -72,12 +72,12 @@ class Report:
             "n/a": "not applicable",
         }
         words = ", ".join(f"{counts[status]} {name}" for status, name in names.items())
-        return words if self.failed else f"no check failed ({words})"
+        return words if self.has_failed else f"no check failed ({words})"
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "audited": self.case.title,
-            "failed": self.failed,
+            "failed": self.has_failed,
             "findings": [finding.to_dict() for finding in self.findings],
         }
 

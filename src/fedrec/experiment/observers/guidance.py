@@ -31,10 +31,10 @@ class GuidanceObserver(Observer):
         return self.method.variant == "full" and self.method.guides(round)
 
     def before_answer(self, simulator: Simulator, round: int) -> None:
-        self.gates = gates_by_group(simulator, round) if self.method.gated else {}
+        self.gates = gates_by_group(simulator, round) if self.method.has_gate else {}
 
     def figures(self, simulator: Simulator, round: int) -> Mapping[str, float]:
-        return self.gates if self.method.gated and self.method.guides(round) else {}
+        return self.gates if self.method.has_gate and self.method.guides(round) else {}
 
     def effect(self, simulator: Simulator, before: Evaluation, after: Evaluation) -> Mapping[str, float]:
         return changes(simulator, before, after)
@@ -125,7 +125,7 @@ def _mean_gates(logits: Tensor) -> Tensor:
 def _all_logits(simulator: Simulator, committing: int | None) -> Iterator[Tensor]:
     """The gate logits of all items for some users after others, in the simulator's order."""
     method, data = _fedrkg(simulator), simulator.data
-    if not method.gated:
+    if not method.has_gate:
         raise FedrecError("there are no gates without gate=true and variant=full")
     held, common = simulator.cohorts[0].state.per_client, simulator.server["item"]
     users = torch.from_numpy(np.diff(data.client_ptr))

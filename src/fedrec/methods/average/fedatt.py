@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.methods.comparison import compared
+from fedrec.methods.comparison import use_comparison
 
 KEY = "noise_key"  # the server's own; it is not sent
 
 
 @dataclass(frozen=True)
-@compared
+@use_comparison
 class FedAtt(fm.LocalMethod):
     info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedatt",

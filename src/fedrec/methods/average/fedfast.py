@@ -16,13 +16,13 @@ from torch import Tensor
 
 from fedrec import method as fm
 from fedrec.methods.average.profiles import cluster, profiles
-from fedrec.methods.comparison import compared
+from fedrec.methods.comparison import use_comparison
 
 AGGREGATED = 1  # the stream that draws who is aggregated
 
 
 @dataclass(frozen=True)
-@compared
+@use_comparison
 class FedFast(fm.LocalMethod):
     info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedfast",

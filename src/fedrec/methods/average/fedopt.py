@@ -186,7 +186,7 @@ class FedOpt(fm.LocalMethod):
         return fm.Plan(fm.participants(world, round, fraction))
 
     def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
-        return fm.Down(shared={name: server[name] for name in _shared(server)})
+        return fm.Down(shared={name: server[name] for name in _shared_names(server)})
 
     # -- clients --
 
@@ -201,7 +201,7 @@ class FedOpt(fm.LocalMethod):
 
     def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         new, rate = {"steps": server["steps"] + 1}, self._rate_at(round)
-        for name in _shared(server):
+        for name in _shared_names(server):
             new |= self._step(server, name, ups[CHANGE + name], int(new["steps"]), rate)
             if self.averaging:
                 new[MEAN + name] = mean_with(server[MEAN + name], new[name], int(new["steps"]), self.averaging)
@@ -238,7 +238,7 @@ class FedOpt(fm.LocalMethod):
 
     def offer(self, server: fm.Tensors, clients: np.ndarray, round: int, items: Tensor) -> fm.Down:
         """The mean of the models so far, or the latest."""
-        return fm.Down(shared={name: server[(MEAN if self.averaging else "") + name] for name in _shared(server)})
+        return fm.Down(shared={name: server[(MEAN if self.averaging else "") + name] for name in _shared_names(server)})
 
     def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         if self.own_head:
@@ -256,6 +256,6 @@ class FedOpt(fm.LocalMethod):
         return replace(usual, client=usual.client + each, cache=AT_ONCE)
 
 
-def _shared(server: fm.Tensors) -> list[str]:
+def _shared_names(server: fm.Tensors) -> list[str]:
     """What clients receive: all but what the server keeps for itself."""
     return [name for name in server if name != "steps" and not name.startswith((FIRST, SECOND, MEAN))]

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from fedrec import method as fm
 from fedrec.methods.average.profiles import cluster, profiles
-from fedrec.methods.comparison import compared
+from fedrec.methods.comparison import use_comparison
 
 CLUSTER = "cluster."  # prefix of a cluster's tensors
 
 
 @dataclass(frozen=True)
-@compared
+@use_comparison
 class PerFedRec(fm.LocalMethod):
     info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="perfedrec",

@@ -40,7 +40,7 @@ class Repulsion:
 
     def clients(self, tables: Tensor) -> int:
         """How many clients' similarities [clients, items, d] fit into memory, at least one."""
-        if self._whole(tables) is not None:
+        if self._loss_kernel(tables) is not None:
             return len(tables)
         return max(1, self.room(tables))
 
@@ -50,8 +50,8 @@ class Repulsion:
 
     def space(self, tables: Tensor) -> Tensor | None:
         """Memory for the similarities of these clients, to be used again and again; None: they come row by row."""
-        fits = self._one_exponent(tables) and self.room(tables) > 0
-        return tables.new_empty(len(tables) * self.size(tables)) if fits and self._whole(tables) is None else None
+        fits = self._shares_exponent(tables) and self.room(tables) > 0
+        return tables.new_empty(len(tables) * self.size(tables)) if fits and self._loss_kernel(tables) is None else None
 
     def size(self, tables: Tensor) -> int:
         """Numbers in the triangle of one client's similarities, and in a block beside it; or in all tiles of it."""
@@ -59,22 +59,22 @@ class Repulsion:
         tiles = -(-items // TILE)
         return int(max(items * (items + 3 * min(ROWS, items)) // 2, TILE * TILE * tiles * (tiles + 1) // 2))
 
-    def _one_exponent(self, tables: Tensor) -> bool:
+    def _shares_exponent(self, tables: Tensor) -> bool:
         """Whether that of a row's similarity to itself serves for all others."""
         return self.form == "released" or 2 / self.temperature <= SPAN[tables.dtype]
 
-    def _whole(self, tables: Tensor) -> CompiledKernel | None:
+    def _loss_kernel(self, tables: Tensor) -> CompiledKernel | None:
         """A kernel of many clients at once, which holds no similarities."""
         fits = self.compiled and tables.dtype == torch.float32 and tables.shape[-1] <= WIDEST
-        return find_kernel("contrast_repulsion", tables.device, fits) if self._one_exponent(tables) else None
+        return find_kernel("contrast_repulsion", tables.device, fits) if self._shares_exponent(tables) else None
 
     def whole_loss(self, tables: Tensor) -> CompiledKernel | None:
         """A kernel of one client's loss and gradient, which works in `space`."""
-        fits = self.compiled and tables.dtype == torch.float32 and self._one_exponent(tables)
+        fits = self.compiled and tables.dtype == torch.float32 and self._shares_exponent(tables)
         return find_kernel("contrast", tables.device, fits)
 
     def __call__(self, z: Tensor, weight: Tensor, space: Tensor | None) -> tuple[Tensor, Tensor]:
-        kernel = self._whole(z)
+        kernel = self._loss_kernel(z)
         if kernel is not None:
             log_sum, pull = kernel(z, weight, 1 / self.temperature, self.floor, -SPAN[z.dtype])
             return log_sum + 1 / self.temperature, pull

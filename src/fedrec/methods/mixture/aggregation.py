@@ -28,11 +28,11 @@ def simplex_project(points: Tensor) -> Tensor:
     """The nearest point of the probability simplex to every row, by sorting."""
     found = torch.empty_like(points, dtype=torch.float64)
     for some in blocks_of(len(points), points.shape[-1], block_on(points.device)):
-        found[some] = _projected(points[some].double())
+        found[some] = _project(points[some].double())
     return found
 
 
-def _projected(x: Tensor) -> Tensor:
+def _project(x: Tensor) -> Tensor:
     x = x - x.amax(-1, keepdim=True)  # a constant changes nothing, and this one keeps sums small
     ordered = x.sort(-1, descending=True).values
     rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
@@ -47,7 +47,7 @@ def inner_products(tables: Tensor | fm.Stack, centred: bool = False, less: Tenso
     `centred`: of what they are beyond their mean; `less`: beyond this table. The matrix is symmetric: about half of it
     is computed.
     """
-    stack = fm.Stack.of(tables)
+    stack = fm.Stack.wrap(tables)
     # In double across blocks: distances between tables are small differences of these sums.
     gram = torch.zeros(len(stack), len(stack), dtype=torch.float64, device=stack.device)
     for columns in blocks_of(stack.width, len(stack), PRODUCTS):
@@ -55,7 +55,7 @@ def inner_products(tables: Tensor | fm.Stack, centred: bool = False, less: Tenso
         if centred or less is not None:
             part = part - (part.mean(0) if less is None else less.flatten()[columns])
         _add_products(part, gram)
-    return gram if gram.device.type == "cpu" else _mirrored(gram)
+    return gram if gram.device.type == "cpu" else _mirror(gram)
 
 
 def _add_products(part: Tensor, gram: Tensor) -> None:
@@ -69,7 +69,7 @@ def _add_products(part: Tensor, gram: Tensor) -> None:
         gram[rows, so_far] += part[rows] @ part[so_far].T
 
 
-def _mirrored(gram: Tensor) -> Tensor:
+def _mirror(gram: Tensor) -> Tensor:
     """With what is below the diagonal above it too, in place, some columns at a time."""
     for some in blocks_of(len(gram), len(gram), block_on(gram.device)):
         square = gram[some, some].tril()
@@ -91,10 +91,10 @@ def square_distances(tables: Tensor | fm.Stack) -> Tensor:
 
 def cosines(tables: Tensor | fm.Stack) -> Tensor:
     """Between all pairs, 1 with oneself; 0 with a client that is zero throughout."""
-    return scaled(inner_products(tables)).fill_diagonal_(1)
+    return to_cosines(inner_products(tables)).fill_diagonal_(1)
 
 
-def scaled(gram: Tensor) -> Tensor:
+def to_cosines(gram: Tensor) -> Tensor:
     """Inner products to cosines, in place; those of a client that is zero throughout stay 0."""
     norm = gram.diagonal().sqrt()
     # 1 in place of 0: products with such a client are 0 already, and stay so.
@@ -106,7 +106,7 @@ def scaled(gram: Tensor) -> Tensor:
 
 def mix(weights: Tensor, tables: Tensor | fm.Stack) -> Tensor:
     """Every client's own weighted sum of all, in the type of the tables."""
-    stack = fm.Stack.of(tables)
+    stack = fm.Stack.wrap(tables)
     mixed = torch.empty(len(weights), *stack.shape[1:], dtype=stack.dtype, device=stack.device)
     by, flat = weights.to(stack.dtype), mixed.flatten(1)
     for columns in blocks_of(stack.width, len(stack), block_on(stack.device)):

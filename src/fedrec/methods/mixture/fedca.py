@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.methods.comparison import compared
+from fedrec.methods.comparison import use_comparison
 from fedrec.methods.mixture.aggregation import Mixtures, simplex_project
 from fedrec.methods.mixture.fedca_terms import complementarity, sampled_axes, similarity
 
 
 @dataclass(frozen=True)
-@compared
+@use_comparison
 class FedCA(fm.LocalMethod):
     info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedca",

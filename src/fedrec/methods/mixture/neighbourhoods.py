@@ -28,7 +28,7 @@ class Neighbourhoods:
 
     def means(self, tables: Tensor | Stack, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Every client's mean over its neighbours, in `out` where there is one, and the mean of these in float64."""
-        stack = Stack.of(tables)
+        stack = Stack.wrap(tables)
         kernel = find_kernel("neighbours", stack.device)
         if kernel is None:
             mixed = mix(self.near.double() / self.near.sum(1, keepdim=True), stack)
@@ -46,7 +46,7 @@ class Neighbourhoods:
     def _steps(self) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         """As `kernels.neighbours` takes them: order, parents, where steps begin, their members and signs, sizes of the
         neighbourhoods that differ from each other; and every client's among them."""
-        place = numbered(self.near.numpy())
+        place = number_distinct(self.near.numpy())
         near = self.near.numpy()[np.unique(place, return_index=True)[1]]
         order, parent = spanning_tree(near)
         changed = near ^ np.vstack([near, np.zeros_like(near[:1])])[parent]
@@ -56,7 +56,7 @@ class Neighbourhoods:
         return (order, parent, first, member, sign, near.sum(1)), place
 
 
-def numbered(sets: np.ndarray) -> np.ndarray:
+def number_distinct(sets: np.ndarray) -> np.ndarray:
     """Of every row of a boolean matrix, its number among those that differ, in order of appearance."""
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in np.packbits(sets, axis=1)], np.int64)

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.methods.comparison import compared
-from fedrec.methods.mixture.aggregation import Mixtures, inner_products, scaled, simplex_project
+from fedrec.methods.comparison import use_comparison
+from fedrec.methods.mixture.aggregation import Mixtures, inner_products, simplex_project, to_cosines
 
 START = "initial."  # on the server: the common start
 
 
 @dataclass(frozen=True)
-@compared
+@use_comparison
 class PFedGraph(fm.LocalMethod):
     info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="pfedgraph",
@@ -70,7 +70,7 @@ class PFedGraph(fm.LocalMethod):
     def similarity(self, inner: Tensor) -> Tensor:
         """Cosines of the clients' changes since the common start, in place of their inner products; 0 with a client
         that has not moved."""
-        cosine = scaled(inner)
+        cosine = to_cosines(inner)
         return cosine.masked_fill_(cosine > self.same_above, 1.0)
 
     def graph(self, samples: Tensor, similarity: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import PartialSum, Rows, Tensors
-from fedrec.training.compiled import AdditiveSettings, CompiledKernel, summed, work_of
+from fedrec.training.compiled import AdditiveSettings, CompiledKernel, sum_blocks, work_of
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
 from fedrec.training.lookup import look_up
@@ -147,6 +147,6 @@ def fit_compiled(
         work.seen,
     )
     work.observe()
-    change = summed(parts) + table.double() * (left - 1).sum()
+    change = sum_blocks(parts) + table.double() * (left - 1).sum()
     trained = {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
     return Fitted(user, PartialSum(table, change, len(chunk.clients)), trained)

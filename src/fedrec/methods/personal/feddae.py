@@ -122,7 +122,7 @@ class FedDAE(fm.Method):
         for _ in self.descend(own, fixed, chunk, round):
             for value in own.values():
                 value.grad = None  # those of `fixed` go on adding up: that is their sum
-        self.network.put_own(own, state.per_client, chunk)
+        self.network.write_own(own, state.per_client, chunk)
         return self.network.find_slopes(fixed)
 
     def descend(self, moving: fm.Tensors, fixed: fm.Tensors, chunk: fm.Chunk, round: int) -> Iterator[None]:
@@ -131,7 +131,7 @@ class FedDAE(fm.Method):
         leaves = [value.requires_grad_() for value in moving.values()]
         steps = fused_adam(leaves, self.lr, self.weight_decay)
         for epoch in range(self.epochs):
-            loss = self.network.loss(moving | view.gathered(fixed), view, beta, (round, epoch))
+            loss = self.network.loss(moving | view.gather(fixed), view, beta, (round, epoch))
             loss.sum().backward()
             chunk.observe("loss", float(loss.detach().sum()), len(loss))
             steps.step()
@@ -151,7 +151,7 @@ class FedDAE(fm.Method):
 
     def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         view, own = Inputs(chunk), self.take_own(state, chunk)
-        weights = self.network.extend_own(own, chunk) | view.gathered(down.shared)
+        weights = self.network.extend_own(own, chunk) | view.gather(down.shared)
         return self.network.scores(weights, view)[:, items]
 
     def footprint(self, world: fm.World) -> fm.Footprint:

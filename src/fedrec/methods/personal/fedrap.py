@@ -102,14 +102,14 @@ class FedRAP(fm.LocalMethod):
         dense = dict(state.per_client)
         own = dense.pop("own")
         method, user, table = self.for_round(round), state.per_user["user"], down.shared["item"]
-        kernel = self._compiled_kernel(chunk)
+        kernel = self._find_kernel(chunk)
         if kernel is None:
             fitted = Additive(method.trainer, chunk, round, user, table, dense, own).run()
         else:
             fitted = fit_compiled(kernel, method, chunk, round, user, table, dense, own)
         return fm.State({"own": own, **fitted.dense}, {"user": fitted.user}), {"item": fm.Mean(fitted.table)}
 
-    def _compiled_kernel(self, chunk: fm.Chunk) -> CompiledKernel | None:
+    def _find_kernel(self, chunk: fm.Chunk) -> CompiledKernel | None:
         # Prices of a batch's rows together need their singular values or maximum, which the kernel does not compute.
         fits = self.regular not in OF_ROWS and chunk.data.single and chunk.foldable
         return kernel_for("fedrap", chunk.world) if fits else None

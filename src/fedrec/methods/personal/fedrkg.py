@@ -77,13 +77,13 @@ class FedRKG(fm.LocalMethod):
             )
 
     @property
-    def gated(self) -> bool:
+    def has_gate(self) -> bool:
         return self.gate and self.variant == "full"
 
     @property
     def disclosure(self) -> fm.Disclosure:
         usual = super().disclosure
-        gate = GATE if self.gated else ()
+        gate = GATE if self.has_gate else ()
         return replace(usual, private=(*usual.private, *gate), own_noise=("item",) if self.dp == "output" else ())
 
     def guides(self, round: int) -> bool:
@@ -99,7 +99,7 @@ class FedRKG(fm.LocalMethod):
 
     def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         state = super().init_clients(world, chunk)
-        if self.gated:
+        if self.has_gate:
             state.per_client |= init_gates(world, chunk, self.dim, self.gate_init)
         if self.dp == "output":
             # The common start stands for the last upload: everybody knows it, so nothing is told by it.
@@ -123,7 +123,7 @@ class FedRKG(fm.LocalMethod):
             state = self._train(state, chunk, round)
         elif trains.any():
             some = SomeClients(chunk, chunk.tensor(np.flatnonzero(trains)))
-            some.put(self._train(some.take(state), some.chunk, round), state)
+            some.write(self._train(some.take(state), some.chunk, round), state)
         if not self.guides(round):
             return state, {}
         if self.dp == "output":
@@ -160,7 +160,7 @@ class FedRKG(fm.LocalMethod):
     def receive(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> fm.State:
         """Train the gate through the fused table (7, 8), then commit with it (9)."""
         held, common = state.per_client, down.shared["item"]
-        if not self.gated:
+        if not self.has_gate:
             # Plain guidance is a gate of 1/2 everywhere, where the factor 2 (1 - beta) / 2 is 1 - beta.
             beta = 0.0 if self.variant == "GIE" else self.beta
             return fm.State({"item": held["item"].mul_(beta).add_(common, alpha=1 - beta)}, state.per_user)
@@ -169,7 +169,7 @@ class FedRKG(fm.LocalMethod):
 
     def footprint(self, world: fm.World) -> fm.Footprint:
         tables = 2 if self.dp == "none" else 5  # beside the table: a commit, a mean; what noise is made of
-        batch = 8 * self.batch * self.dim * world.dtype.itemsize if self.gated else 0
+        batch = 8 * self.batch * self.dim * world.dtype.itemsize if self.has_gate else 0
         usual = self.trainer.footprint(world, dense=8, tables=tables)
         return replace(usual, client=usual.client + batch, training_only=(*GATE, "sent"))
 
@@ -184,7 +184,7 @@ class FedRKG(fm.LocalMethod):
         ]
 
     def _gate_learns(self) -> bool:
-        return self.gated and self.gate_epochs > 0
+        return self.has_gate and self.gate_epochs > 0
 
     def noise_spent(self, data: fm.ClientData) -> fm.OwnNoise | None:
         if self.dp == "none" or self.remarks(data.world):

@@ -110,14 +110,14 @@ class GateDescent(Descent):
     def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
         """With the fused rows of the batch in place of the own ones."""
         at = batch.pos if batch.neg is None else torch.cat([batch.pos, batch.neg], 1)
-        fused = self._fused(leaves, at)
+        fused = self._fuse(leaves, at)
         # Fused rows are laid out one per sample, so a sample's place is its row; nothing is fused that no batch reads.
         place = torch.arange(at.numel(), device=at.device).view_as(at)
         width = batch.pos.shape[1]
         pair = replace(batch, pos=place[:, :width], neg=None if batch.neg is None else place[:, width:])
         return super()._losses(leaves | {"item": fused.flatten(0, 1)}, pair)
 
-    def _fused(self, leaves: Tensors, at: Tensor) -> Tensor:
+    def _fuse(self, leaves: Tensors, at: Tensor) -> Tensor:
         """Rows of the working set as a commit with the present gate would leave them."""
         own, common, beta = look_up(leaves["item"], at), self.common[at], self.settings.beta
         gate = torch.sigmoid(gate_logits(own, common, *(leaves["gate." + name] for name in GATE)))

@@ -20,7 +20,7 @@ from fedrec.training.local_training import LocalTrainer
 STEP_NOISE = 1  # the stream of noise on rows that a batch touched
 
 
-def clipped(gradient: Tensor, owner: Tensor, clients: int, norm: float) -> Tensor:
+def clip(gradient: Tensor, owner: Tensor, clients: int, norm: float) -> Tensor:
     """Rows of several clients' gradients, each client's scaled down together to at most this norm."""
     square = gradient.new_zeros(clients).index_add_(0, owner, gradient.square().sum(1))
     # Scaled down and never up: a small gradient that grew to the norm would be learned from as if it were large.
@@ -52,7 +52,7 @@ class NoisedDescent(Descent):
     def _update(self, group: Group, gradient: Tensor) -> None:
         if group is self.groups["item"]:
             owner = group.owner[: len(gradient)]
-            bounded = clipped(gradient, owner, len(group.end), self.clip)
+            bounded = clip(gradient, owner, len(group.end), self.clip)
             # Fresh at every step: the same noise twice would add up, and could be taken off by a difference.
             key = fold_tensor(self.key, self.step_count)[owner, None]
             position = self.samples.item[: len(gradient), None] * self.settings.dim + self.entry

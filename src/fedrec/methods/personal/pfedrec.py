@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedrec import method as fm
 from fedrec.methods.personal.noised_descent import NoisedDescent
-from fedrec.methods.personal.replay import NEVER, STARTS, init_starts, replayed_scores, with_note
+from fedrec.methods.personal.replay import NEVER, STARTS, init_starts, score_by_replay, with_note
 from fedrec.methods.rates import with_row_rate
 
 # within another backbone: Adam at one rate for all, as in FedCA's comparison
@@ -94,14 +94,14 @@ class PFedRec(fm.LocalMethod):
         head, user, own = self._head(state), state.per_user["user"], state.per_client.get("item")
         trainer = self.for_world(chunk.world).trainer
         if self.dp == "gradient":
-            return self._noised(trainer, state, down, chunk, round)
+            return self._train_noised(trainer, state, down, chunk, round)
         fitted = trainer.fit(chunk, round, user, down.shared["item"], head, own=own)
         new = fm.State(fitted.dense | ({} if own is None else {"item": own}), {"user": fitted.user})
         if self.replays():
             new = with_note(new, head, user, chunk, round)
         return new, {"item": fm.Mean(fitted.table)}
 
-    def _noised(
+    def _train_noised(
         self, trainer: fm.LocalTrainer, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int
     ) -> tuple[fm.State, fm.Uploads]:
         """Every client's own copy of the table, because noise falls on all rows."""
@@ -127,7 +127,7 @@ class PFedRec(fm.LocalMethod):
 
     def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         if self.replays():
-            return replayed_scores(self.for_world(chunk.world).trainer, state, down, chunk, items)
+            return score_by_replay(self.for_world(chunk.world).trainer, state, down, chunk, items)
         own = dict(state.per_client)
         if self.score_with == "received":
             own["item"] = down.shared["item"].expand(len(chunk.clients), -1, -1)

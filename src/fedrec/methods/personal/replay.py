@@ -32,20 +32,20 @@ def with_note(state: State, head: Tensors, user: Tensor, chunk: Chunk, round: in
     return State({**state.per_client, **before, TRAINED: trained}, {**state.per_user, BEFORE + "user": user.clone()})
 
 
-def replayed_scores(trainer: LocalTrainer, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+def score_by_replay(trainer: LocalTrainer, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
     """With own tables that are trained again, all clients of one last round together."""
     trained, parts, order = state.per_client[TRAINED], [], []
     for last in trained.unique().tolist():
         some = SomeClients(chunk, (trained == last).nonzero().flatten())
         mine = some.take(state)
         own = {name: mine.per_client[name] for name in trainer.model.dense_shapes()}
-        own["item"] = _own_tables(trainer, mine, down, some.chunk, last)
+        own["item"] = _retrain_tables(trainer, mine, down, some.chunk, last)
         parts.append(trainer.own_scores(mine.per_user["user"], own, some.chunk, items))
         order.append(some.users)
     return torch.cat(parts)[torch.cat(order).argsort()]
 
 
-def _own_tables(trainer: LocalTrainer, state: State, down: Down, chunk: Chunk, last: int) -> Tensor:
+def _retrain_tables(trainer: LocalTrainer, state: State, down: Down, chunk: Chunk, last: int) -> Tensor:
     # a new user has met no table but the newest
     start = down.shared[STARTS][max(0, last)] if STARTS in down.shared else down.shared["item"]
     if last == NEVER:

@@ -140,7 +140,7 @@ class FedCIA(fm.SiloMethod):
 
     def footprint(self, world: fm.World) -> fm.Footprint:
         entries = self.parameters_of(world) * 3
-        if self.form.whole(world):
+        if self.form.forms_matrices(world):
             entries += 2 * world.items**2  # the matrix and its float64 copy on the way into the sum
         usual = super().footprint(world)
         return replace(usual, client=usual.client + 2 * entries * world.dtype.itemsize)

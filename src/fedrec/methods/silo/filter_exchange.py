@@ -29,7 +29,7 @@ class FilterExchange:
 
     def start(self, world: fm.World, widths: Sequence[int]) -> fm.Tensors:
         kind: dict[str, Any] = {"dtype": world.dtype, "device": world.device}
-        if self.form.whole(world):
+        if self.form.forms_matrices(world):
             return {"filter": torch.zeros(world.items, world.items, **kind)}
         rank = self._rank(world)
         return {
@@ -45,7 +45,7 @@ class FilterExchange:
         """Send F_k, from the silo's rows; there is no table."""
         rows, ends, world = chunk.matrix(), chunk.client_ptr, chunk.world
         mine = [rows[ends[k] : ends[k + 1]] for k in range(len(chunk.clients))]
-        if self.form.whole(world):
+        if self.form.forms_matrices(world):
             whole = np.stack([self.backbone.fit(part).dense() for part in mine])
             return {"filter": fm.Sum(self.form.add_noise(chunk.tensor(whole).to(world.dtype), chunk, round))}
         factors, lost = zip(*(self.backbone.factorise(part, self._rank(world)) for part in mine), strict=True)

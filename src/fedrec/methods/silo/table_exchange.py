@@ -35,7 +35,7 @@ class TableExchange:
     def start(self, world: fm.World, widths: Sequence[int]) -> fm.Tensors:
         """Return C_s = 0, where every client's table has one of these widths."""
         kind: dict[str, Any] = {"dtype": world.dtype, "device": world.device}
-        whole = self.form.whole(world)
+        whole = self.form.forms_matrices(world)
         rank = world.items if whole else self._down_rank(world, widths)
         nothing = LowRank(torch.eye(world.items, rank, **kind), torch.zeros(rank, **kind), torch.zeros(1, **kind))
         # Only the randomised factorisation draws, and whole matrices need none.
@@ -48,13 +48,13 @@ class TableExchange:
 
     def _upload_rank(self, world: fm.World, width: int) -> int:
         """Return the columns of one client's factor."""
-        full = world.items if self.form.whole(world) else width
+        full = world.items if self.form.forms_matrices(world) else width
         return min(self.form.rank or full, full)
 
     def upload(self, table: Tensor, chunk: fm.Chunk, round: int) -> fm.Uploads:
         """Send C_k = E_k E_k' with noise, or its leading eigenvectors and eigenvalues (sections 5.2.2, 5.2.5)."""
         columns = self._upload_rank(chunk.world, table.shape[-1])
-        if not self.form.whole(chunk.world):
+        if not self.form.forms_matrices(chunk.world):
             vectors, values, lost = shorten(table, columns)
         else:
             matrix = self.form.add_noise(table @ table.mT, chunk, round)
@@ -84,7 +84,7 @@ class TableExchange:
         """Take the gradient steps of equation 6 on the `distance` of E_k E_k' from C_s, there its mean square."""
         descent = Descent(self.steps, self.rate, weight_decay, self.distance, table.shape[-2])
         target = LowRank(shared["vectors"], shared["values"], shared["tail"])
-        whole = self.form.whole(chunk.world)
+        whole = self.form.forms_matrices(chunk.world)
 
         def descend(mine: Tensor) -> Tensor:
             if self.form.mode == "lowrank":

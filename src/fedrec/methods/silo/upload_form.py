@@ -35,12 +35,12 @@ class UploadForm:
             )
         return mode
 
-    def whole(self, world: World) -> bool:
+    def forms_matrices(self, world: World) -> bool:
         """Whether matrices of items x items are formed."""
         return self.mode_in(world) == "dense_gram"
 
     def noise_scale(self, world: World) -> float:
-        default = 0.001 if self.whole(world) else 0.0
+        default = 0.001 if self.forms_matrices(world) else 0.0
         return default if self.noise is None else self.noise
 
     def add_noise(self, matrix: Tensor, chunk: Chunk, round: int) -> Tensor:

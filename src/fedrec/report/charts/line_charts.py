@@ -56,7 +56,7 @@ def line_chart(
     right = max(9.0 + 6.4 * max(len(short(line.label, longest)) for line in drawn), 14.0)
     x = _span([line.x for line in drawn if len(line.x) > 1] or [drawn[0].x], LEFT, WIDTH - right, x_log)
     heights = [v for line in drawn for v in (line.y, line.low, line.high) if v is not None]
-    y = _lifted(_span(heights, HEIGHT - BOTTOM, TOP, y_log, y_zero, y_top), sum(len(line.rug) > 0 for line in drawn))
+    y = _lift(_span(heights, HEIGHT - BOTTOM, TOP, y_log, y_zero, y_top), sum(len(line.rug) > 0 for line in drawn))
     parts = [frame(x, y, x_label, y_label)]
     if rule is not None:
         parts.append(rule_at(x, *rule))
@@ -87,7 +87,7 @@ def _span(
     return axis(low, top if top is not None else high, start, end)
 
 
-def _lifted(y: Axis, rows: int) -> Axis:
+def _lift(y: Axis, rows: int) -> Axis:
     """With room for rows of a rug below the lowest value."""
     high = y.start - y.end
     return y if y.log or not rows else replace(y, low=y.high - (y.high - y.low) * high / (high - 4 - RUG * rows))

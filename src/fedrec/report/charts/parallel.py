@@ -45,7 +45,7 @@ def _scale(values: Sequence[Any]) -> Axis:
     return axis(low, high, TALL - FOOT, TOP, log=low > 0 and high / low >= LOG_FROM)
 
 
-def _words(values: Sequence[Any]) -> list[str]:
+def _label_values(values: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(str(value) for value in values))
 
 
@@ -57,7 +57,7 @@ def _heights(one: Dimension) -> list[float]:
     if _is_numeric(one):
         scale = _scale(one.values)
         return [scale(float(value)) for value in one.values]
-    words = _words(one.values)
+    words = _label_values(one.values)
     scale = axis(0, max(1, len(words) - 1), TALL - FOOT, TOP)
     return [scale(words.index(str(value))) for value in one.values]
 
@@ -80,7 +80,7 @@ def _axis(one: Dimension, place: float) -> str:
         scale = _scale(one.values)
         ends = [(scale.start, number(scale.low)), (scale.end, number(scale.high))]
     else:
-        words = _words(one.values)
+        words = _label_values(one.values)
         scale = axis(0, max(1, len(words) - 1), TALL - FOOT, TOP)
         ends = [(scale(place), short(word, 10)) for place, word in enumerate(words)]
     marks = "".join(

@@ -36,10 +36,10 @@ def scatter(
     """`span` is (least, most) of both axes, for charts that share a scale."""
     every = np.concatenate([points.xy for points in sets]) if span is None else np.stack(span)
     (left, low), (right, high) = every.min(0), every.max(0)
-    x = _padded(left, right, LEFT, WIDTH - RIGHT)
-    y = _padded(low, high, TALL - FOOT, TOP + 2)
+    x = _pad(left, right, LEFT, WIDTH - RIGHT)
+    y = _pad(low, high, TALL - FOOT, TOP + 2)
     named = [points for points in sets if points.label]
-    parts = [_frame(x, y, x_label, y_label), *(_drawn(points, x, y) for points in sets), _legend(named)]
+    parts = [_frame(x, y, x_label, y_label), *(_draw(points, x, y) for points in sets), _legend(named)]
     return svg(title, "".join(parts), height=TALL)
 
 
@@ -49,7 +49,7 @@ def hue(index: int) -> str:
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
-def _padded(low: float, high: float, start: float, end: float) -> Axis:
+def _pad(low: float, high: float, start: float, end: float) -> Axis:
     room = 0.04 * (high - low)
     return axis(float(low - room), float(high + room), start, end)
 
@@ -72,7 +72,7 @@ def _frame(x: Axis, y: Axis, x_label: str, y_label: str) -> str:
     )
 
 
-def _drawn(points: Points, x: Axis, y: Axis) -> str:
+def _draw(points: Points, x: Axis, y: Axis) -> str:
     places = [(x(float(a)), y(float(b))) for a, b in points.xy]
     if not points.style:  # a stroke of no length with round ends: by far the shortest way to write a dot
         path = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in places)

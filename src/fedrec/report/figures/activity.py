@@ -12,7 +12,7 @@ from fedrec.report.charts import Bar, bars, style_of
 from fedrec.report.comparison import compare
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, choose_metric, short_names
-from fedrec.report.groups import grouped
+from fedrec.report.groups import group_comparison
 from fedrec.report.tables import spread_text
 
 SHOWN = (ACTIVITY[0], ACTIVITY[-1])
@@ -28,7 +28,7 @@ class Activity(Figure):
     def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
         comparison = compare(runs)
         metric = choose_metric(runs, self.metric)
-        found = grouped(comparison, "activity", metric)
+        found = group_comparison(comparison, "activity", metric)
         names = short_names([label for label, _, _ in found.rows])
         places = [place for place, group in enumerate(found.names) if group in SHOWN]
         most = max(value + (spread or 0) for _, _, cells in found.rows for value, spread in cells)

@@ -34,7 +34,7 @@ class Aggregation(Figure):
             f"{run.folder} is a run of {run.summary['method']}; give one of fedca",
         )
         model = Model(run)
-        chosen = np.array(sorted(numbers(self.clients))) if self.clients else model.drawn(COUNT)
+        chosen = np.array(sorted(numbers(self.clients))) if self.clients else model.draw_clients(COUNT)
         self.require(2 <= len(chosen) <= 20, "give 2 to 20 clients")
         found = matrices(model, chosen)
         names = [str(client) for client in chosen]

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts import Bar, bars, style_of
-from fedrec.report.comparison import Row, counted
+from fedrec.report.comparison import Row, count_in_words
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, choose_metric, rows_of, short_names
 from fedrec.report.tables import value_text
@@ -49,7 +49,7 @@ class Bars(Figure):
                     row.label,
                     row.runs[0].data,
                     row.runs[0].protocol,
-                    counted(row.summaries),
+                    count_in_words(row.summaries),
                     value_text(row.values(metric, self.on)),
                 )
                 for row in rows

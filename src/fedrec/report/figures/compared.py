@@ -84,16 +84,16 @@ class Compared:
         return html_table(caption(self.comparison, self.tests), columns, self.note)
 
 
-def finished(given: Any) -> list[FinishedRun]:
+def find_finished(given: Any) -> list[FinishedRun]:
     """Results, run folders and folders of run folders, or lists of them, as finished runs."""
     if isinstance(given, Result):
         return [take_result(given)]
     if isinstance(given, str | Path):
         return find_runs([Path(given)])
-    return [run for one in given for run in finished(one)]
+    return [run for one in given for run in find_finished(one)]
 
 
-def compared(
+def compare_runs(
     runs: Sequence[FinishedRun],
     references: Sequence[FinishedRun],
     metrics: Sequence[str] | None,

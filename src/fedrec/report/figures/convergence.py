@@ -11,7 +11,7 @@ from fedrec.report.charts import Line, line_chart, style_of
 from fedrec.report.comparison import Row, compare, selection
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, short_names
-from fedrec.report.records import FIRST, Curve, converged, curve, rounds
+from fedrec.report.records import FIRST, Curve, curve, find_convergence, rounds
 from fedrec.schema import is_number
 
 
@@ -97,7 +97,7 @@ def _line(name: str, row: Row, found: Curve, style: str) -> Line:
 
 def _within(row: Row, metric: str) -> str:
     """Of every seed by itself, since a mean over seeds has its highest value elsewhere."""
-    found = [round + FIRST for run in row.runs if (round := converged(run, metric)) is not None]
+    found = [round + FIRST for run in row.runs if (round := find_convergence(run, metric)) is not None]
     spread = "" if min(found) == max(found) else f" ({min(found)} to {max(found)} over {len(found)} seeds)"
     return f"{sum(found) / len(found):.4g}{spread}"
 

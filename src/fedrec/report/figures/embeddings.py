@@ -36,9 +36,9 @@ class Embeddings(Figure):
         chosen = numbers(self.clients) if self.clients else models[0].busiest(3).tolist()
         sizes = {model.simulator.world.items for model in models}
         self.require(
-            len(sizes) == 1, f"runs with different numbers of items ({_listed(sizes)}); give runs on one dataset"
+            len(sizes) == 1, f"runs with different numbers of items ({_join_sizes(sizes)}); give runs on one dataset"
         )
-        items = torch.from_numpy(models[0].drawn(self.items, 1, sizes.pop()))
+        items = torch.from_numpy(models[0].draw_clients(self.items, 1, sizes.pop()))
         tables = [model.tables(chosen)[:, items].double() for model in models]
         planes, shares = self._planes(tables)
         every = np.concatenate([plane.reshape(-1, 2) for plane in planes])
@@ -70,7 +70,7 @@ class Embeddings(Figure):
         """[clients, items, 2] of every run, and the part of its variance that lies on the two axes."""
         widths = {table.shape[2] for table in tables}
         mixed = self.axes == "common" and len(widths) > 1
-        self.require(not mixed, f"tables of different widths ({_listed(widths)}) have no common axes; set axes=own")
+        self.require(not mixed, f"tables of different widths ({_join_sizes(widths)}) have no common axes; set axes=own")
         planes, shares = [], []
         for table in tables:
             seen = tables if self.axes == "common" else [table]
@@ -82,7 +82,7 @@ class Embeddings(Figure):
         return planes, shares
 
 
-def _listed(sizes: set[int]) -> str:
+def _join_sizes(sizes: set[int]) -> str:
     return ", ".join(map(str, sorted(sizes)))
 
 

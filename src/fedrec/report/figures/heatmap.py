@@ -28,9 +28,9 @@ class HeatMap(Figure):
         self.require(self.items >= 1, "items must be at least 1")
         model = Model(only_run(self, runs))
         model.require_personal(self.name)
-        chosen = numbers(self.clients) if self.clients else model.drawn(4).tolist()
+        chosen = numbers(self.clients) if self.clients else model.draw_clients(4).tolist()
         labels, origin = model.labels(self.clusters)
-        some = model.drawn(min(self.items, len(labels)), 1, len(labels))
+        some = model.draw_clients(min(self.items, len(labels)), 1, len(labels))
         shown = model.tables(chosen)[:, some[np.argsort(labels[some], kind="stable")]].cpu().numpy()
         limit = float(np.quantile(np.abs(shown), 0.99)) or 1.0
         panels = tuple(

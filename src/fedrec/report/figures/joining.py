@@ -11,7 +11,7 @@ from fedrec.report.charts import Bar, bars
 from fedrec.report.comparison import compare
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, choose_metric
-from fedrec.report.groups import grouped
+from fedrec.report.groups import group_comparison
 
 ALONE = "local"
 
@@ -26,7 +26,7 @@ class Joining(Figure):
     def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
         comparison = compare(runs)
         metric = choose_metric(runs, self.metric)
-        found = grouped(comparison, "silo", metric)
+        found = group_comparison(comparison, "silo", metric)
         rows = dict(zip([row.method for row in comparison.rows], found.rows, strict=True))
         joined = [method for method in rows if method != ALONE]
         self.require(

@@ -65,7 +65,7 @@ class Model:
                 return members.state.per_client[name][int(where[0])].to(self.simulator.world.dtype)  # may rest in half
         raise FedrecError(f"{self.folder} has no client {client}; its clients are 0 to {self.clients - 1}")
 
-    def whole(self) -> tuple[str, Tensor]:
+    def full_table(self) -> tuple[str, Tensor]:
         """Name and stack of the tables of all clients, as they lie in memory."""
         if len(self.simulator.cohorts) > 1:
             raise FedrecError(f"clients of {self.folder} have models of different sizes; give a run with one size")
@@ -78,7 +78,7 @@ class Model:
         """The clients with the most training interactions, lower numbers first among equals."""
         return np.argsort(-self.interactions, kind="stable")[:count]
 
-    def drawn(self, count: int, stream_number: int = 0, population: int | None = None) -> np.ndarray:
+    def draw_clients(self, count: int, stream_number: int = 0, population: int | None = None) -> np.ndarray:
         """Some clients (or others of a population) by the run's seed, ascending."""
         size = self.clients if population is None else population
         draws = fold_array(stream(self.seed, Purpose.ORDER, NO_ROUND, stream_number), np.arange(size))
@@ -89,7 +89,7 @@ class Model:
         known = self.simulator.server.get("labels")
         if known is not None and len(torch.unique(known)) > 1:
             return known.cpu().numpy().astype(np.int64), "labels broadcast by the server"
-        _, tables = self.whole()
+        _, tables = self.full_table()
         count = min(clusters, tables.shape[1])
         labels, _ = kmeans(tables.mean(0, dtype=torch.float64), count, stream(self.seed, Purpose.CLUSTER, NO_ROUND))
         return labels.cpu().numpy(), f"k-means of the mean table, {count} clusters"

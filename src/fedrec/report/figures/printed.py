@@ -27,7 +27,7 @@ def require_sheet(ending: str, width: float | None) -> None:
         raise FedrecError(NEEDED) from None
 
 
-def printed(svg: str, ending: str, width: float | None) -> bytes:
+def render(svg: str, ending: str, width: float | None) -> bytes:
     """The sheet as the bytes of a PDF or PNG file; `width` in millimetres, None: as large as it is on a screen."""
     pdf = _pdf(svg, width)
     return pdf if ending == ".pdf" else _png(pdf)
@@ -53,7 +53,7 @@ def _png(pdf: bytes) -> bytes:
     return file.getvalue()
 
 
-def sized(svg: str, width: float | None) -> str:
+def set_width(svg: str, width: float | None) -> str:
     """The sheet with a width in millimetres; its height follows."""
     if width is None:
         return svg
@@ -67,6 +67,6 @@ def sized(svg: str, width: float | None) -> str:
 def write_sheet(path: Path, svg: str, ending: str, width: float | None) -> None:
     """Into `path`, which is a temporary file."""
     if ending == ".svg":
-        path.write_text(sized(svg, width), encoding="utf-8")
+        path.write_text(set_width(svg, width), encoding="utf-8")
     else:
-        path.write_bytes(printed(svg, ending, width))
+        path.write_bytes(render(svg, ending, width))

@@ -16,10 +16,10 @@ from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.finished_run import FinishedRun
 from fedrec.experiment.params import method_of
 from fedrec.report.charts import Bar, Line, bars, line_chart, style_of
-from fedrec.report.comparison import counted
+from fedrec.report.comparison import count_in_words
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, choose_metric
-from fedrec.report.records import FIRST, converged
+from fedrec.report.records import FIRST, find_convergence
 from fedrec.report.tables import value_text
 from fedrec.schema import is_number
 
@@ -64,9 +64,9 @@ class Sensitivity(Figure):
         panels = self._curves(chosen, shown, found) if numeric else self._bars(chosen, shown, found)
         heads = ("configuration", chosen, "seeds", shown)
         rows = tuple(
-            (label, _text(at), counted([run.summary for run in series[label][at]]), value_text(cell))
+            (label, _text(at), count_in_words([run.summary for run in series[label][at]]), value_text(cell))
             for label, members in found.items()
-            for at, cell in _ordered(members)
+            for at, cell in _order(members)
         )
         spread = any(len(cell) > 1 for members in found.values() for cell in members.values())
         leads = ["Dots are means over seeds, bands ± one standard deviation."] if spread else []
@@ -79,7 +79,7 @@ class Sensitivity(Figure):
     def _value(self, run: FinishedRun, metric: str) -> float:
         if self.on != "rounds":
             return float(run.summary[self.on][metric])
-        round = converged(run, metric)
+        round = find_convergence(run, metric)
         self.require(
             round is not None, f"{run.folder} has no {metric} by round in metrics.jsonl; choose another metric"
         )
@@ -110,9 +110,9 @@ class Sensitivity(Figure):
         self.require(not log or every[0] > 0, f"{chosen}={every[0]:g} cannot be shown on a logarithmic axis")
         lines = []
         for index, (label, members) in enumerate(found.items()):
-            x = np.array([float(at) for at, _ in _ordered(members)])
-            middle = np.array([mean(cell) for _, cell in _ordered(members)])
-            spread = np.array([stdev(cell) if len(cell) > 1 else 0.0 for _, cell in _ordered(members)])
+            x = np.array([float(at) for at, _ in _order(members)])
+            middle = np.array([mean(cell) for _, cell in _order(members)])
+            spread = np.array([stdev(cell) if len(cell) > 1 else 0.0 for _, cell in _order(members)])
             low, high = (middle - spread, middle + spread) if spread.any() else (None, None)
             lines.append(Line(label, x, middle, low, high, x.tolist(), style_of(index), unit=chosen))
         svg = line_chart(
@@ -131,7 +131,7 @@ class Sensitivity(Figure):
         for label, members in found.items():
             drawn = [
                 Bar(_text(at), mean(cell), f"{mean(cell):.4f}", stdev(cell) if len(cell) > 1 else None, style_of(index))
-                for index, (at, cell) in enumerate(_ordered(members))
+                for index, (at, cell) in enumerate(_order(members))
             ]
             title = f"{shown} of {label} by {chosen}: " + ", ".join(f"{bar.label} {bar.text}" for bar in drawn)
             panels.append(Panel(bars(drawn, title=title, longest=LONGEST), f"{shown} by {chosen}, {label}"))
@@ -171,7 +171,7 @@ def _kinds(values: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
     return len({tuple(_text(own.get(key)) for key in ("method", *keys)) for own in values})
 
 
-def _ordered(members: Mapping[Any, Sequence[float]]) -> list[tuple[Any, Sequence[float]]]:
+def _order(members: Mapping[Any, Sequence[float]]) -> list[tuple[Any, Sequence[float]]]:
     numeric = all(is_number(at) for at in members)
     return sorted(members.items(), key=lambda pair: (float(pair[0]), "") if numeric else (0.0, _text(pair[0])))
 

@@ -53,7 +53,7 @@ class Similarity(Figure):
             for client, cells in zip(chosen, means, strict=True)
         )
         between = structure_correlations(shown)
-        some = unit_rows(model.tables(model.drawn(COMPARED)))
+        some = unit_rows(model.tables(model.draw_clients(COMPARED)))
         facts = (
             ("clusters", origin),
             ("agreement of those shown", f"{mean_of_pairs(between):.4f}"),

@@ -94,14 +94,14 @@ def probe(model: Model, sizes: Sequence[int], weighted: bool) -> np.ndarray:
     for clients in _chunks(model):
         chunk = model.simulator.data.chunk(clients)
         users += [int((np.diff(part.indptr)[chunk.users] > 0).sum()) for part in cases.parts]
-        for at, scores in enumerate(_mixed_scores(model, clients, order[clients], sizes, weight)):
+        for at, scores in enumerate(_average_and_score(model, clients, order[clients], sizes, weight)):
             total[at] += cases.sums(chunk.users, scores)
     return total / np.maximum(users, 1)[:, None]
 
 
 def neighbours(model: Model, count: int) -> np.ndarray:
     """[clients, count]: the nearest by distance of tables, in an order drawn for each client."""
-    _, tables = model.whole()
+    _, tables = model.full_table()
     distance = square_distances(tables).fill_diagonal_(float("inf"))
     near = distance.topk(count, largest=False).indices.cpu().numpy()
     keys = fold_array(stream(model.seed, Purpose.ORDER, NO_ROUND, 2), np.arange(len(near)))
@@ -109,7 +109,7 @@ def neighbours(model: Model, count: int) -> np.ndarray:
 
 
 def _chunks(model: Model) -> Iterator[np.ndarray]:
-    _, tables = model.whole()
+    _, tables = model.full_table()
     each = 4 * tables[0].numel() * tables.element_size() + model.run.method.footprint(model.simulator.world).score
     per_client = int(np.diff(model.simulator.data.client_ptr).max()) * each
     step = max(1, BUDGET // per_client)
@@ -117,7 +117,7 @@ def _chunks(model: Model) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + step, model.clients))
 
 
-def _mixed_scores(
+def _average_and_score(
     model: Model, clients: np.ndarray, order: np.ndarray, sizes: Sequence[int], weight: np.ndarray
 ) -> Iterator[Tensor]:
     """Scores of all items for the users of these clients, after averaging with the first s of `order`."""
@@ -125,27 +125,27 @@ def _mixed_scores(
     held, chunk = simulator.cohorts[0].state, simulator.data.chunk(clients)
     places, where = (torch.from_numpy(index) for index in (chunk.places, clients))
     items = torch.arange(simulator.world.items)
-    prefix = model.whole()[0].removesuffix("item")
+    prefix = model.full_table()[0].removesuffix("item")
     names = [name for name in held.per_client if name.startswith(prefix) and held.per_client[name].is_floating_point()]
     own = {name: value[where] for name, value in held.per_client.items()}
     user = {name: value[places] for name, value in held.per_user.items()}
     share = torch.from_numpy(weight).to(simulator.world.dtype)
-    total, count = {name: _scaled(own[name], share[where]) for name in names}, share[where].clone()
+    total, count = {name: _scale(own[name], share[where]) for name in names}, share[where].clone()
     down = method.offer(simulator.server, clients, model.round, items)
     before = 0
     for size in sizes:
         for column in order[:, before:size].T:
             other = torch.from_numpy(np.ascontiguousarray(column))
             for name in names:
-                total[name] += _scaled(held.per_client[name][other], share[other])
+                total[name] += _scale(held.per_client[name][other], share[other])
             count += share[other]
         before = size
-        mixed = {name: _scaled(value, 1 / count) for name, value in total.items()}
+        mixed = {name: _scale(value, 1 / count) for name, value in total.items()}
         with torch.no_grad():
             yield method.score(State(own | mixed, dict(user)), down, chunk, items)
 
 
-def _scaled(stack: Tensor, factor: Tensor) -> Tensor:
+def _scale(stack: Tensor, factor: Tensor) -> Tensor:
     """In the precision of the factor: tables may rest in half of it."""
     return stack.to(factor.dtype) * factor.view(-1, *[1] * (stack.dim() - 1))
 

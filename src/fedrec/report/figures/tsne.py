@@ -35,7 +35,7 @@ class TSNE(Figure):
         chosen = numbers(self.clients) if self.clients else model.busiest(4).tolist()
         tables = model.tables(chosen)
         labels, origin = model.labels(self.clusters)
-        items = model.drawn(self.items, 1, tables.shape[1])
+        items = model.draw_clients(self.items, 1, tables.shape[1])
         perplexity = min(self.perplexity, (len(items) - 1) / 3)
         panels = []
         for client, table in zip(chosen, tables, strict=True):

@@ -15,7 +15,7 @@ from fedrec.experiment.command_line import command_line
 from fedrec.experiment.finished_run import FinishedRun
 from fedrec.html import page_environment, style_sheet, write_page
 from fedrec.report.charts.frame import WIDTH
-from fedrec.report.comparison import diverged
+from fedrec.report.comparison import count_diverged
 from fedrec.report.figures.figure import Drawing, Figure, Panel
 from fedrec.report.figures.printed import require_sheet, write_sheet
 
@@ -61,20 +61,20 @@ def _facts(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:
         "data": dict.fromkeys(run.data for run in runs),
         "protocol": dict.fromkeys(run.protocol for run in runs),
         "seeds": dict.fromkeys(str(seed) for seed in sorted({run.summary["seed"] for run in runs})),
-        "diverged": dict.fromkeys(_diverged(runs)),
+        "diverged": dict.fromkeys(_describe_divergence(runs)),
     }
     facts = [(key, "; ".join(values) if key == "protocol" else ", ".join(values)) for key, values in found.items()]
     return [(key, value) for key, value in facts if value]
 
 
-def _diverged(runs: Sequence[FinishedRun]) -> list[str]:
-    lost = diverged([run.summary for run in runs])
+def _describe_divergence(runs: Sequence[FinishedRun]) -> list[str]:
+    lost = count_diverged([run.summary for run in runs])
     return [f"{lost} of {len(runs)} runs; shown with a round chosen before that"] if lost else []
 
 
 def _warnings(leaks: Sequence[str], runs: Sequence[FinishedRun]) -> list[str]:
     honest = [f"Not an honest measurement: {'; '.join(leaks)}"] if leaks else []
-    return [*honest, *(f"Diverged: {words}" for words in _diverged(runs))]
+    return [*honest, *(f"Diverged: {words}" for words in _describe_divergence(runs))]
 
 
 def as_svg(drawing: Drawing, warnings: Sequence[str]) -> str:

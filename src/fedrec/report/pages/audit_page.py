@@ -46,7 +46,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return [
         ("users", f"{split.train.n_users:,}"),
         ("items", f"{split.train.n_items:,}"),
-        *(("left out", str(record)) for record in case.filtered),
+        *(("left out", str(record)) for record in case.filters),
         ("rows", ", ".join(f"{name} {count:,}" for name, count in rows.items())),
         ("evaluated users", f"{len(case.targets):,}"),
         ("candidates", f"{case.candidates.mean():,.0f} on average"),

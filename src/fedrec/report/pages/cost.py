@@ -19,7 +19,7 @@ def cost_table(shown: Sequence[View]) -> dict[str, Any]:
     if any("privacy" in run.summary for view in shown for run in view.row.runs):
         rows.append(("privacy", [_privacy(view.row.runs[0]) for view in shown]))
     if any("deployment" in run.summary for view in shown for run in view.row.runs):
-        rows.append(("CPU time per node and round", [_deployed(view.row.runs[0]) for view in shown]))
+        rows.append(("CPU time per node and round", [_describe_deployment(view.row.runs[0]) for view in shown]))
     return {"heads": [view.name for view in shown], "rows": rows}
 
 
@@ -55,7 +55,7 @@ def _rounds(runs: Sequence[FinishedRun]) -> str:
     return f"{mean(run.summary['rounds_run'] for run in runs):.3g}"
 
 
-def _deployed(run: FinishedRun) -> str:
+def _describe_deployment(run: FinishedRun) -> str:
     """CPU seconds of a node, beside those of a simulation of all clients where one was made."""
     found = run.summary.get("deployment", {})
     if not is_number(cpu := found.get("cpu_per_node_and_turn")):

@@ -37,7 +37,7 @@ def _winner(shown: Sequence[View], tests: Significance) -> str:
     """Which row is significantly best, or which are not significantly different from the highest."""
     alike = [view.name for view in shown if view.name in tests.like_the_best()]
     if alike:
-        same = f"{listed(alike)} {_be(alike)} {SIGNS[0]} {tests.best}"
+        same = f"{join_words(alike)} {_be(alike)} {SIGNS[0]} {tests.best}"
         return f"None is significantly best on {tests.metric}: {same}, which has the highest mean."
     others = [view.name for view in shown if view.name != tests.best]
     rest = others[0] if len(others) == 1 else "all others"
@@ -71,17 +71,19 @@ def _against_references(shown: Sequence[View], asked: Sequence[View], tests: Sig
     ]
     if len(asked) == 1:
         by_sign = {sign: [other for s, _, other in found if s == sign] for sign in SIGNS}
-        parts = [f"{SIGNS[sign]} {listed(others)}" for sign, others in by_sign.items() if others]
-        return f"On {tests.metric} it is {listed(parts)}." if parts else ""
+        parts = [f"{SIGNS[sign]} {join_words(others)}" for sign, others in by_sign.items() if others]
+        return f"On {tests.metric} it is {join_words(parts)}." if parts else ""
     groups: dict[tuple[int, str], list[str]] = {}
     for sign, name, other in found:
         said = sign == 0 and other == tests.best  # with the winner
         if sign is not None and sign <= 0 and not said:
             groups.setdefault((sign, other), []).append(name)
-    return " ".join(f"{listed(names)} {_be(names)} {SIGNS[sign]} {other}." for (sign, other), names in groups.items())
+    return " ".join(
+        f"{join_words(names)} {_be(names)} {SIGNS[sign]} {other}." for (sign, other), names in groups.items()
+    )
 
 
-def listed(names: Sequence[str]) -> str:
+def join_words(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

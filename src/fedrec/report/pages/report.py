@@ -13,10 +13,10 @@ from fedrec.experiment.opening import Chosen
 from fedrec.experiment.tested import Tested
 from fedrec.html import write_page
 from fedrec.report.comparison import Comparison, Row, compare, selection
-from fedrec.report.groups import grouped
+from fedrec.report.groups import group_comparison
 from fedrec.report.pages import PAGES, report_charts
 from fedrec.report.pages.cost import cost_table
-from fedrec.report.pages.headline import headline, listed
+from fedrec.report.pages.headline import headline, join_words
 from fedrec.report.pages.samples import sample_users
 from fedrec.report.pages.views import View, command, cutoff, settings, views
 from fedrec.report.records import FIRST, per_user
@@ -47,7 +47,7 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
     return {
         "title": f"{_names(asked)} on {first.summary['dataset']['name']}",
         "facts": _facts(comparison, asked, first),
-        "lead": headline(shown, comparison.chance, k, single, _evaluated(first, table), tests),
+        "lead": headline(shown, comparison.chance, k, single, _describe_users(first, table), tests),
         "leaks": comparison.leaks,
         "key_figures": [
             (f"{name}@{k}", report_charts.key_figure(shown, comparison.chance, f"{name}@{k}"))
@@ -73,7 +73,7 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
     }
 
 
-def _evaluated(run: FinishedRun, table: Mapping[str, list[str]]) -> str:
+def _describe_users(run: FinishedRun, table: Mapping[str, list[str]]) -> str:
     """The users whose items were ranked, in words."""
     if (tested := Tested.from_summary(run.summary)) is not None:
         return tested.among
@@ -83,7 +83,7 @@ def _evaluated(run: FinishedRun, table: Mapping[str, list[str]]) -> str:
 def _names(asked: Sequence[View]) -> str:
     names = list(dict.fromkeys(view.row.method for view in asked))
     if len(names) <= 3:
-        return listed(names)
+        return join_words(names)
     return f"{names[0]}, {names[1]} and {len(names) - 2} more"
 
 
@@ -95,7 +95,7 @@ def _tests(comparison: Comparison, shown: Sequence[View]) -> tuple[Significance 
         return None, str(error).rpartition("; ")[0]  # without what to tell `fedrec compare`
     if found is None:
         return None, "the runs have no ndcg@k" if len(shown) > 1 else ""
-    return found.renamed({view.row.label: view.name for view in shown}), ""
+    return found.rename({view.row.label: view.name for view in shown}), ""
 
 
 def _significance(tests: Significance, marked: bool) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _groups(comparison: Comparison, shown: Sequence[View]) -> list[dict[str, Any
     made = []
     for kind in ("activity", "popularity", "silo") if metric else ():
         try:
-            found = grouped(comparison, kind, str(metric))
+            found = group_comparison(comparison, kind, str(metric))
         except (FedrecError, OSError):  # the data is gone, or has no such groups
             continue
         columns = {label: [spread_text(*value) for value in values] for label, _, values in found.rows}
@@ -173,11 +173,11 @@ def _round_note(asked: Sequence[View], on: str, metric: str) -> str:
         chosen = [run.summary["best_round"] + FIRST for run in view.row.runs]
         ran = [run.summary["rounds_run"] for run in view.row.runs]
         if max(ran) > 1:
-            parts.append(f"{view.name}: round {_and(chosen)} of {_and(ran)}")
+            parts.append(f"{view.name}: round {_join_with_and(chosen)} of {_join_with_and(ran)}")
     return f"Chosen by {metric} on {on}: {'; '.join(parts)}." if parts else ""
 
 
-def _and(values: Sequence[int]) -> str:
+def _join_with_and(values: Sequence[int]) -> str:
     return ", ".join(str(value) for value in (values if len(set(values)) > 1 else values[:1]))
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from fedrec.report import charts
 from fedrec.report.charts import Bar, Line
 from fedrec.report.pages.views import View
-from fedrec.report.records import FIRST, Curve, curve, pooled, rank_shares, within
+from fedrec.report.records import FIRST, Curve, curve, pool, rank_shares, within
 
 Figure = dict[str, Any]  # svg and caption
 
@@ -38,14 +38,14 @@ def curves(shown: Sequence[View], metric: str, on: str) -> list[Figure]:
     figures = []
     quality = [_line(view, curve(view.row.runs, metric, "valid"), True) for view in shown]
     if any(len(line.x) > 1 for view, line in zip(shown, quality, strict=True) if not view.reference):
-        title = f"{metric} on {on} per round for {_listed(asked)}"
+        title = f"{metric} on {on} per round for {_join_views(asked)}"
         svg = charts.line_chart(quality, title=title, x_label="round", y_label=metric, y_zero=True)
         figures.append({"svg": Markup(svg), "caption": f"Quality on {on}"})
     loss = [_line(view, curve(view.row.runs, "loss")) for view in asked]
     if any(len(line.x) > 1 for line in loss):
         svg = charts.line_chart(
             [line for line in loss if len(line.x) > 1],
-            title=f"training loss per round for {_listed(asked)}",
+            title=f"training loss per round for {_join_views(asked)}",
             x_label="round",
             y_label="loss",
             y_zero=True,
@@ -68,7 +68,7 @@ def _line(view: View, found: Curve, flat_reference: bool = False) -> Line:
 def user_charts(shown: Sequence[View], chance: Mapping[str, float], k: int) -> list[Figure]:
     """How the result spreads over users: ranks of held-out items, or the metric itself where users have several."""
     metric = f"recall@{k}"
-    found = [(view, *pooled(view.row.runs, metric)) for view in shown]
+    found = [(view, *pool(view.row.runs, metric)) for view in shown]
     ranked = [(view, ranks) for view, ranks, _ in found if ranks is not None and len(ranks)]
     if not ranked:
         return _metric_histogram(shown, [(view, values) for view, _, values in found], metric)
@@ -110,7 +110,7 @@ def _within_chart(ranked: Sequence[tuple[View, Any]], largest: float, k: int, ch
         lines.append(Line("chance", n, np.minimum(100 * chance / k * n, 100), style="ref3"))
     svg = charts.line_chart(
         lines,
-        title=f"Share of users whose held-out item is within the first n: {_listed([v for v, _ in ranked])}",
+        title=f"Share of users whose held-out item is within the first n: {_join_views([v for v, _ in ranked])}",
         x_label="length of the list, n",
         y_label="% of users found",
         x_log=True,
@@ -144,5 +144,5 @@ def _metric_histogram(shown: Sequence[View], found: Sequence[tuple[View, Any]], 
     return [{"svg": Markup(svg), "caption": f"{metric} per user; {none:.1f} % of users have 0"}]
 
 
-def _listed(shown: Sequence[View]) -> str:
+def _join_views(shown: Sequence[View]) -> str:
     return ", ".join(view.name for view in shown)

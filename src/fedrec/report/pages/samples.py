@@ -42,7 +42,7 @@ class SampleUser:
     timed: bool
 
     @property
-    def found(self) -> int:
+    def hits(self) -> int:
         return sum(offer.held_out for offer in self.offers)
 
 

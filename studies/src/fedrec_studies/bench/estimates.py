@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedrec.federation import Simulator
-from fedrec.kernels import counted_products
+from fedrec.kernels import count_products
 
 PER_ENTRY = 10  # operations for an entry of a sample's row: forward, two gradients, two steps
 PASSES = 4  # how often an entry of a sample's row is moved: row and partner, each read and written
@@ -39,7 +39,7 @@ class Work:
 def work_of(simulator: Simulator, number: int) -> Work:
     """Runs one round more, in which torch and compiled kernels count the products of matrices."""
     method, data = simulator.method, simulator.data
-    with FlopCounterMode(display=False) as counter, counted_products() as compiled:
+    with FlopCounterMode(display=False) as counter, count_products() as compiled:
         simulator.round(number)
     counted = counter.get_total_flops() + sum(compiled)
     interactions = int(data.positives.sum())

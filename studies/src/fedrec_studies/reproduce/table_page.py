@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedrec.data import atomic_file
-from fedrec.report import counted, markdown_lines
+from fedrec.report import count_in_words, markdown_lines
 from fedrec_studies.reproduce.cells import Cell
 from fedrec_studies.reproduce.run_figures import figure_name, figures_of
 from fedrec_studies.reproduce.table_definition import Row, Table
@@ -85,7 +85,7 @@ def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Ite
             print = printed[index] if index < len(printed) else None
             yield "-" if print is None else f"{print:.4f}"
             yield "-" if print is None or not values else f"{mean(values) - print:+.4f}"
-    yield counted(done)
+    yield count_in_words(done)
     yield f"{mean(summary['seconds']['total'] for summary in done):.0f}" if done else "-"
 
 

@@ -179,7 +179,7 @@ def released_similarity(tables: Tensor | fm.Stack, reference: Tensor | None = No
 
 def first_scores(tables: Tensor | fm.Stack) -> Tensor:
     """Return the rows of every table along its first principal axis: [clients, rows]."""
-    stack = fm.Stack.of(tables)
+    stack = fm.Stack.wrap(tables)
     step = max(1, NUMBERS // stack.width)
     return torch.cat([_score_first(stack.take(slice(k, k + step)).double()) for k in range(0, len(stack), step)])
 
