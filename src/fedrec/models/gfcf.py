@@ -43,7 +43,7 @@ class Filter:
 
     def apply(self, rows: sp.csr_matrix) -> np.ndarray:
         """Return rows F."""
-        # From left to right: R'R of all items is dense, and users' rows times R' are few.
+        # From left to right, because R'R of all items is nearly dense, and is not needed whole.
         linear = (rows @ self.normal.T) @ self.normal
         into, out = item_scales(self.counts)
         ideal = ((rows @ sp.diags(into)) @ self.vectors) @ (self.vectors.T * out)

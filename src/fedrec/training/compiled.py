@@ -283,8 +283,8 @@ def _factors(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
 def pack(model: NCF, dense: Tensors) -> tuple[Tensor, Layers]:
     """The weights of every client in one run, and where its layers lie there."""
     shapes, widths = model.dense_shapes(), model.sizes()
-    flat = torch.cat([dense[name].flatten(1) for name in shapes], 1)
     # One run of numbers per client, so that a kernel needs a single pointer and a client's weights lie side by side.
+    flat = torch.cat([dense[name].flatten(1) for name in shapes], 1)
     starts = [0, *accumulate(math.prod(shape) for shape in shapes.values())][::2]  # a weight and its bias are one layer
     heights = [0, *accumulate([model.dim, *widths[1:]])]
     return flat, Layers(*(np.array(numbers, dtype=np.int64) for numbers in (widths, starts, heights)))

@@ -29,7 +29,7 @@ def adam_step(
     mean = first / (1 - keep**count)
     if rate != 1.0:  # before the division: which comes first decides the last digit
         mean *= rate
-    # The floor is added after the root, as the libraries do; under it, first steps would differ from theirs.
+    # The floor is added after the root, as in the libraries: inside it, small gradients would take other steps.
     return mean.div_((second / (1 - keep_square**count)).sqrt_().add_(FLOOR))
 
 

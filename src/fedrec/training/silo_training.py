@@ -160,6 +160,5 @@ class FilterTrainer:
 def filter_scores(backbone: GFCF, chunk: Chunk) -> Tensor:
     """Every client's users by the filter of its own rows, in float64."""
     rows, ends = chunk.matrix(), chunk.client_ptr
-    # A generator: one silo's matrix of scores at a time beside the result.
     mine = (rows[ends[k] : ends[k + 1]] for k in range(len(chunk.clients)))
     return chunk.tensor(round_scores(np.concatenate([backbone.fit(part).apply(part) for part in mine])))

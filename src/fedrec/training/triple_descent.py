@@ -67,7 +67,6 @@ class TripleDescent:
         losses = self.losses(leaves, batch)
         share = 1.0 / batch.size[batch.owner].to(losses.dtype)
         active = batch.size > 0
-        # Networks of clients without a triple in this step must stay: their penalty alone would move them.
         penalty = sum((leaves[name][active].square().sum() for name in self.model.dense_shapes()), torch.zeros(()))
         loss = (losses * share).sum() + self.weight_decay * penalty
         gradients = torch.autograd.grad(loss, list(leaves.values()))

@@ -53,7 +53,6 @@ class Pretrained(fm.Method):
 
     @cached_property
     def factorisation(self) -> SiloTrainer:
-        # Triples are drawn anew every epoch: over fifty epochs the same ones would be learned by heart.
         return SiloTrainer(fm.MF(self.dim), "bpr", self.pretrain_lr, self.pretrain_decay, batch=4096, resample=True)
 
     def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:

@@ -54,7 +54,7 @@ class IALS(fm.Method):
         return fm.Disclosure(private=("item",))
 
     def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
-        # Divided by the root of the width, so that first scores have one size whatever the width is.
+        # Divided by the root of the width, so that first rows are equally long whatever the width is.
         table = fm.draw_rows(world, "item", world.items, self.dim, self.init_std / self.dim**0.5)
         return fm.State(per_client=fm.replicate({"item": table}, len(chunk.clients)))
 
