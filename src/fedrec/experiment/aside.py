@@ -48,5 +48,6 @@ def set_aside(data: Interactions, source: Interactions, min_rating: float | None
 def _places(ids: np.ndarray, among: np.ndarray) -> np.ndarray:
     """Where each id stands among others of the same kind; -1 where it does not."""
     order = np.argsort(among, kind="stable")
+    # Clamped, because a search may point beyond the last id; the comparison below tells that it is another.
     at = np.minimum(np.searchsorted(among, ids, sorter=order), len(among) - 1)
     return np.where(among[order[at]] == ids, order[at], -1)

@@ -26,7 +26,8 @@ from fedrec.privacy.own_noise import sentence
 if TYPE_CHECKING:
     from fedrec.experiment.run_plan import RunPlan
 
-DELTA = 1e-5  # of the epsilon that is printed, where none was asked for
+# Of the epsilon that is printed where none was asked for: the usual choice.
+DELTA = 1e-5
 LAST = "an epsilon is reported, so the last round counts: neither validation nor loss selects a round or stops the run"
 FEDERATED = ("silos", "participation", "lost_uploads")  # settings that mean nothing where all data is centralised
 
@@ -110,7 +111,8 @@ def make_secure_sums(config: RunConfig, method: Method, world: World, group: Gro
         return None
     if group.size > 1:
         raise FedrecError("--secure-sums runs in one process; start it without torchrun")
-    from fedrec.secure.simulated import simulated_sums  # an extra, which other runs do without
+    # An extra, which other runs do without.
+    from fedrec.secure.simulated import simulated_sums
 
     cohorts = cohorts_of(method, world)
     return simulated_sums(method.info.name, config.lost_uploads, world.device, config.secure_bits, cohorts)
@@ -139,6 +141,7 @@ def parse_protection(config: RunConfig, method: Method) -> tuple[Stage, ...]:
     if config.adjacency == "zero-out" and not blind:
         raise FedrecError("--adjacency zero-out is for noise on sums; add --secure-sums, or leave it out")
     if config.epsilon is not None:
+        # Against an empty upload the distance is one norm, whatever the method declares of two real ones.
         apart = 1.0 if config.adjacency == "zero-out" else method.disclosure.sensitivity
         return with_budget(stages, method.rounds, config.epsilon, config.delta, blind, apart, bits)
     if config.delta is not None and not stages:
@@ -158,6 +161,7 @@ def claims_epsilon(plan: RunPlan, names: list[str], unprotected: list[str]) -> b
     """
     for stage in plan.stages:
         reaches = isinstance(stage, Noise | Shortening) and any(stage.reaches(name) for name in names)
+        # Methods that send nothing have no names to compare with.
         if isinstance(stage, Noise | Shortening) and names and not reaches:
             raise unknown("upload", stage.only, names)
     by_stages = promise_of(plan, plan.method.rounds, unprotected).epsilon is not None

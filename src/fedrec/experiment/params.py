@@ -84,6 +84,7 @@ def adopt_method(method: Method | type[Method], values: dict[str, Any]) -> Metho
     if isinstance(method, type):
         made = build_method(method, **own, params=values["params"])
     elif own.pop("preset") is not None:
+        # An object has values for everything, and a preset could not tell which of them were chosen.
         raise FedrecError("a method object already has its settings: give its class, or leave preset out")
     else:
         changes = values["params"] | {name: value for name, value in own.items() if value is not None}
@@ -107,6 +108,7 @@ def require_method(cls: type[Any]) -> None:
     if not (isinstance(cls.info.name, str) and cls.info.name):
         raise FedrecError(f"{cls.__name__} has no name; write info: ClassVar[MethodInfo] = MethodInfo(name, ...) in it")
     hints = {name: hint for name, hint in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(hint)}
+    # Without the decorator a field is silently an attribute of the class, and settings would not reach it.
     for name in hints.keys() - {field.name for field in dataclasses.fields(cls)}:
         raise FedrecError(f"{cls.__name__}.{name} is no parameter yet: put @dataclass(frozen=True) above the class")
 
@@ -123,6 +125,7 @@ def parameters(cls: Any) -> Mapping[str, Any]:
     return _parameters(cls)
 
 
+# Type hints are evaluated anew at each call otherwise, for every trial of a study.
 @cache
 def _parameters(cls: Any) -> Mapping[str, Any]:
     hints = typing.get_type_hints(cls)
@@ -143,6 +146,7 @@ def parse_fields(cls: type[Any], name: str, key: str, value: Any) -> Any:
     try:
         return kind.parse(value)
     except ValueError:
+        # Infinity is a number to Python, so the usual words would not say what is wrong.
         endless = str(value).lower().lstrip("+-") in ("nan", "inf", "infinity")
         wanted = "finite" if endless else kind.words
         raise FedrecError(f"{key}={value} does not fit {name}: it should be {wanted}") from None

@@ -16,7 +16,8 @@ from fedrec.experiment.params import convert, parameters, parse_settings
 from fedrec.federation.contract import Method
 from fedrec.federation.ranges import Interval, interval_of
 
-WIDE = 10.0  # the ratio of both ends from which on a range is searched by its logarithm
+# From this ratio of its ends on, a range spans scales rather than values, and is searched by its logarithm.
+WIDE = 10.0
 # every method that has them is searched by them, whatever class declares them
 USUAL = ("lr", "dim")
 NOT_SEARCHED = (
@@ -69,6 +70,7 @@ class Between:
 
     def neat(self, value: float) -> float:
         """With a few digits, which is all that a search can tell, and within the range."""
+        # Clamped after rounding, which may step over an end.
         return value if self.whole else min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
     def __str__(self) -> str:
@@ -105,7 +107,8 @@ def dimension(method: Method, name: str, text: str) -> Dimension:
     low, dots, high = text.partition("..")
     words = [low, high] if dots else text.split(",")
     values = [convert(type(method), name, word.strip()) for word in words]
-    for value in values:  # refuses what the parameter does not take
+    # Refused now, and not by a trial in an hour.
+    for value in values:
         _require_fits(method, name, value)
     if not dots:
         return Choices(tuple(dict.fromkeys(values)))
@@ -154,7 +157,8 @@ def _accepts_values(method: Method, name: str, text: str) -> bool:
     try:
         for word in text.replace("..", ",").split(","):
             replace(method, **{name: convert(type(method), name, word)})
-    except (FedrecError, ValueError):  # the latter from a method that others wrote
+    # A method that others wrote may raise a plain ValueError.
+    except (FedrecError, ValueError):
         return False
     return True
 
@@ -162,6 +166,7 @@ def _accepts_values(method: Method, name: str, text: str) -> bool:
 def _around(limits: Interval, value: float) -> Iterator[str]:
     """Whole numbers: half, the same and double. Others: to the ends of their range where it has any, else tenfold."""
     if isinstance(value, int):
+        # Halving 1 gives 0, which is rarely a size at all.
         yield ",".join(str(one) for one in (value // 2, value, 2 * value) if one and not limits.broken_bounds(one))
         return
     bounded = math.isfinite(limits.high)

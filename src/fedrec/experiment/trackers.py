@@ -23,7 +23,8 @@ from fedrec.plugins import in_words
 
 GROUP = "fedrec.listeners"
 EXPERIMENT = "fedrec"
-LONGEST_PARAMETER = 6000  # letters that MLflow takes
+# MLflow refuses longer values.
+LONGEST_PARAMETER = 6000
 
 
 class TensorBoard:
@@ -74,8 +75,10 @@ class MLflow:
 
     def _find_run(self, experiment: str) -> str | None:
         """The run of this folder, where it was interrupted."""
+        # Quotes would end the string in the query.
         place = str(self.folder).replace("'", "")
         found = self._client.search_runs([experiment], f"tags.\"fedrec.folder\" = '{place}'")
+        # A finished run with the same folder is an older one, which must stay as it is.
         return next((run.info.run_id for run in found if run.info.status != "FINISHED"), None)
 
     def _create_run(self, experiment: str, settings: Mapping[str, Any]) -> str:
@@ -94,6 +97,7 @@ class MLflow:
     def end(self, results: Mapping[str, float]) -> None:
         for name, value in results.items():
             self._client.log_metric(self._run, _plain(name), value)
+        # Without results the run was interrupted, so the next call may go on with it.
         self._client.set_terminated(self._run, "FINISHED" if results else "KILLED")
 
 
@@ -109,6 +113,7 @@ class WandB:
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         project = os.environ.get("WANDB_PROJECT", EXPERIMENT)
+        # Resuming is left to its own settings, which say where and whether.
         self._run: Any = self._wandb.init(project=project, name=self.folder.name, config=dict(settings), resume="allow")
 
     def log(self, values: Mapping[str, float], round: int) -> None:
@@ -145,7 +150,8 @@ def _find_maker(name: str) -> Callable[[Path], Any]:
         raise unknown("tracker", name, [*OWN, *points])
     try:
         maker: Callable[[Path], Any] = points[name].load()
-    except (Exception, SystemExit) as error:  # whatever its module does when it is imported
+    # Whatever its module does when it is imported must not end the run.
+    except (Exception, SystemExit) as error:
         raise FedrecError(f"the listener '{name}' cannot be used: {in_words(error)}") from error
     return maker
 
@@ -175,9 +181,11 @@ class Harmless(Along):
             return
         try:
             call()
+        # A wish to stop the run is no failure of the listener.
         except StopRun:
             raise
         except Exception as error:
+            # Warned of once: a server that is away would otherwise fail in every round.
             self.failed = True
             warnings.warn(
                 f"{self.name} records nothing more of this run, which goes on: {in_words(error)}",

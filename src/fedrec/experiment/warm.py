@@ -28,6 +28,7 @@ class Pairing:
     @staticmethod
     def between(new: np.ndarray, old: np.ndarray) -> Pairing:
         """By id. Numbers and the same numbers written as text are one id: a single word turns a column into text."""
+        # Compared as text, since a single word in a column of numbers makes all of them text.
         _, here, there = np.intersect1d(new.astype(str), old.astype(str), return_indices=True)
         return Pairing(here, there)
 
@@ -66,12 +67,14 @@ def carry_over(old: Run, new: Run) -> Carried:
     users = Pairing.between(*(run.prepared.source.user_ids[run.simulator.data.users] for run in (new, old)))
     items = Pairing.between(*(run.prepared.source.item_ids[: run.world.items] for run in (new, old)))
     clients = _clients(old, new, users)
+    # Sizes alone may coincide, so axes are told by what makes them grow.
     growing, before = _growing_axes(new), tensors_of(old.simulator)
     for name, value in tensors_of(new.simulator).items():
         leading = {"client": clients, "user": users}.get(name.split(".")[0])
         pairs: list[Pairing | None] = [{ITEMS: items, CLIENTS: clients}.get(kind) for kind in growing[name]]
         if leading is not None:
             pairs[0] = leading
+        # A tensor with other axes belongs to another model and keeps its fresh start.
         if name in before and before[name].dim() == value.dim():
             _copy(value, before[name], pairs)
     return Carried(len(users.new), len(items.new))
@@ -100,6 +103,7 @@ def _copy(new: Tensor, old: Tensor, pairs: list[Pairing | None]) -> None:
             shape[axis] = -1
             side.append(torch.from_numpy(places.astype(np.int64)).to(new.device).view(shape))
     if index[0]:
+        # Cast to the new type, which the new run's settings decide.
         new[tuple(index[0])] = old[tuple(index[1])].to(new.dtype)
     else:
         new.copy_(old)

@@ -50,7 +50,9 @@ class Pool:
     @staticmethod
     def excluding(user: np.ndarray, item: np.ndarray, n_users: int) -> Pool:
         span = int(item.max(initial=0)) + 1
-        pairs = np.sort(user * span + item)  # one number each: sorted faster than two
+        # One number for each pair, since a single sort key is sorted faster than two.
+        pairs = np.sort(user * span + item)
+        # Excluded twice, an item would shift every allowed one behind it.
         pairs = pairs[np.diff(pairs, prepend=-1) > 0]
         indptr = pointers(np.bincount(pairs // span, minlength=n_users))
         rank = np.arange(len(pairs)) - np.repeat(indptr[:-1], np.diff(indptr))
@@ -71,6 +73,7 @@ class Histories:
 
     def below(self, n_items: int) -> Histories:
         """The same without items from number `n_items` on."""
+        # Cold items have numbers behind all others, which a model that never met them cannot look up.
         inside = self.items < n_items
         return Histories(np.concatenate([[0], np.cumsum(inside)])[self.ptr], self.items[inside])
 
@@ -113,6 +116,7 @@ class ClientData:
         """From training pairs in time order; `users` and `client_ptr` are the partition of `clients` (default: all)."""
         user, item, users, client_ptr = (_int64(array) for array in (user, item, users, client_ptr))
         where = _find_places(users, user)
+        # A stable sort, since pairs come in time order and that order is the history.
         by_time = np.argsort(where, kind="stable")
         by_item = np.lexsort((item, where))
         user_ptr = np.zeros(len(users) + 1, dtype=np.int64)
@@ -122,6 +126,7 @@ class ClientData:
             out_user = np.concatenate([where, _find_places(users, forbidden.user)])
             out_item = np.concatenate([item, forbidden.item])
         pool = Pool.excluding(out_user, out_item, len(users))
+        # A user without a single allowed item would make the sampler draw beyond the catalogue.
         full = np.flatnonzero(np.diff(pool.indptr) >= world.items)
         if negatives and len(full):
             raise FedrecError(
@@ -135,6 +140,7 @@ class ClientData:
             users,
             client_ptr,
             user_ptr,
+            # Contiguous, because kernels walk through them by address.
             np.ascontiguousarray(item[by_item]),
             np.ascontiguousarray(item[by_time]),
             negatives,
@@ -186,6 +192,7 @@ class ClientData:
     @cached_property
     def place_of(self) -> np.ndarray:
         """The place of every user of the data set; -1 for those who are not here."""
+        # Minus one rather than a missing key, for a lookup in an array serves all users at once.
         place = np.full(int(self.users.max(initial=-1)) + 1, -1, dtype=np.int64)
         place[self.users] = np.arange(len(self.users))
         return place
@@ -205,6 +212,7 @@ class ClientData:
 
     def select_hosted(self, clients: np.ndarray) -> np.ndarray:
         """Those of some clients that are in this group."""
+        # Only a group that is a part of the world needs to look.
         return clients[np.isin(clients, self.clients)] if len(self.clients) < self.world.clients else clients
 
     def histories(self, user: np.ndarray, item: np.ndarray) -> Histories:
@@ -271,6 +279,7 @@ class Chunk:
 
         A tensor stays where it is until the round has ended: to read it is to wait for the device.
         """
+        # In double precision, because losses of many chunks are added up.
         new = (_exact(total), _exact(count))
         old = self.observed.get(name)
         self.observed[name] = new if old is None else (old[0] + new[0], old[1] + new[1])
@@ -359,6 +368,7 @@ def _exact(figure: Figure) -> Figure:
 
 def _int64(array: np.ndarray) -> np.ndarray:
     """One type and layout for all indices: a kernel is compiled for each that it meets."""
+    # Kernels are compiled for each type and layout that they meet, so there is one.
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
@@ -371,6 +381,7 @@ def _find_places(users: np.ndarray, user: np.ndarray) -> np.ndarray:
 
 def sort_if_needed(numbers: np.ndarray) -> np.ndarray:
     """Sorted; as they are where they are so already."""
+    # To test the order costs one pass, a sort several, and clients nearly always ascend.
     return numbers if (numbers[1:] >= numbers[:-1]).all() else np.sort(numbers)
 
 
@@ -385,6 +396,7 @@ def concatenate_ranges(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
     count = stop - start
     if len(count) == 0:
         return np.zeros(0, dtype=np.int64)
+    # A run without gaps, which is the usual case, needs no table of offsets.
     if (start[1:] == stop[:-1]).all():
         return np.arange(start[0], stop[-1])
     offset = np.repeat(start - pointers(count)[:-1], count)

@@ -45,6 +45,7 @@ class Step:
     def select_down(self, clients: np.ndarray) -> Down:
         """For some clients of one cohort."""
         owners, down = next(part for part in self.parts if np.isin(clients[0], part[0]))
+        # Ascending owners, so their rows are found by a search.
         at = torch.from_numpy(np.searchsorted(owners, clients))
         return Down(down.shared, {name: value[at] for name, value in down.own.items()})
 
@@ -71,6 +72,7 @@ class Task:
             header[name] = {"round": step.round, "options": dict(step.options), "parts": len(step.parts)}
             for label in NUMBERS:
                 if (numbers := getattr(step, label)) is not None:
+                    # An array may be a view with gaps, which the format cannot hold.
                     tensors[f"{name}.{label}"] = torch.from_numpy(np.ascontiguousarray(numbers))
             for k, (clients, down) in enumerate(step.parts):
                 tensors[f"{name}.{k}.clients"] = torch.from_numpy(np.ascontiguousarray(clients))
@@ -85,6 +87,7 @@ class Task:
             steps = {name: _step(name, header[name], tensors, device) for name in STEPS if name in header}
             return Task(bool(header["keep"]), bool(header["restore"]), **steps)
         except (KeyError, TypeError, ValueError) as error:
+            # Whatever a message lacks is the sender's mistake, and must not look like one of ours.
             raise BadMessage(f"this is not a fedrec task ({error})") from None
 
 
@@ -170,6 +173,7 @@ class Node:
 
     def take(self, task: Task) -> Reply:
         if task.keep:
+            # What was scored becomes the best without a copy, since it is not needed as itself any more.
             self.best, self.scored = self.scored, None
         if task.restore and self.best is not None:
             self.side.restore(self.best)
@@ -181,6 +185,7 @@ class Node:
 
     def _score(self, step: Step) -> Figures:
         assert self.evaluate is not None, "this group has nothing to evaluate with"
+        # A copy, for training goes on in the same tensors before anybody knows that this was the best.
         self.scored = {name: value.clone() for name, value in self.side.tensors().items()}
         items = np.arange(self.side.world.items) if step.items is None else step.items
         known = self.known.get(str(step.options["part"]))
@@ -241,6 +246,7 @@ class Coordinator:
             return None
         step = self.step(self._round, clients, lambda some: self.server.broadcast(some, self._round))
         sending = None if self._plan.upload is None else np.intersect1d(mine, self._plan.upload)
+        # By the whole plan rather than this group, because noise on sums counts on all of them.
         return replace(step, options={"fewest": len(self._plan.uploads())}, sending=sending)
 
     def step(self, round: int, clients: np.ndarray, make: MakeDown) -> Step:
@@ -272,7 +278,9 @@ class Coordinator:
     def check_reply(self, group: int, message: bytes) -> Reply:
         """The reply of a group, if it is what that group may send now."""
         mine = self.groups[group]
+        # A limit before unpacking: a stranger's message may claim any size.
         reply = Reply.decode(message, self.server.world.device, self.schema.limit(len(mine)))
+        # Checked against what this group may send now, not merely against the method.
         self.schema.check(reply.update, self.list_expected_clients(group))
         return reply
 
@@ -299,6 +307,7 @@ class Coordinator:
 
     def resume_after(self, round: int, plan: Plan, arrived: np.ndarray) -> None:
         """After a restart, with the server's tensors of a round's end: its answer is still to be told."""
+        # With uploads expected and none arrived there was no aggregation, so there is no answer to tell.
         told = len(arrived) or not len(plan.uploads())
         answer = self.server.method.answer(self.server.tensors, plan, arrived, round) if told else None
         self._answer = None if answer is None else (answer, round)

@@ -30,7 +30,9 @@ from fedrec.federation.update import Update
 from fedrec.federation.wire import Ledger, Wire
 from fedrec.random import Purpose, fold_array, stream
 
-DEVIATIONS = 3  # by which more uploads may be lost than expected, before the noise on their sum is too little
+# By so many standard deviations more uploads may be lost than expected before a round is given up: with fewer the noise
+# on its sum would be too little.
+DEVIATIONS = 3
 
 
 @dataclass
@@ -64,6 +66,7 @@ class RunningRound:
 
     def end(self, lost: int) -> None:
         self.lost = lost
+        # Read before the clock stops, or an accelerator's round would end before its work.
         self._read()
         self.clock.stop()
 
@@ -129,6 +132,7 @@ class Simulator:
         self.lost_uploads = lost_uploads
         self.server_side = ServerSide(method, data.world, attributes)
         self.client_side = ClientSide(method, data, stages, memory, sealed, blind is not None)
+        # A secure sum needs the shapes of all messages in advance, since masked ones cannot tell them.
         self.blind = None if blind is None else blind(schema_of(self.server_side, self.client_setup()))
 
     @property
@@ -167,6 +171,7 @@ class Simulator:
         arriving = self.draw_arrivals(plan.uploads(), number)
         train = self.data.select_hosted(plan.train)
         planned = len(plan.uploads())
+        # Settled before anybody trains, because the noise of each client depends on how many are counted on.
         fewest = self.count_fewest(planned)
         too_few = self.noises_sums and len(arriving) < fewest
         blind = None
@@ -183,10 +188,12 @@ class Simulator:
                 blind,
                 will_be_read,
             )
-        except DivergedError as error:  # the other processes must hear of it
+        # The other processes must hear of it, or they would wait for this one's part.
+        except DivergedError as error:
             update, diverged = Update(), error.what
         if diverged or not self.reads_later:
             begun.require_finite(diverged)
+        # A sum of too few would carry too little noise, so nothing of it may be seen.
         merged = self.group.merge_updates(Update() if too_few else update)
         try:
             answer = self.server_side.aggregate(merged, plan, number, begun.watch if self.reads_later else None)
@@ -197,6 +204,7 @@ class Simulator:
             begun.require_finite()
             paused = time.perf_counter()
             before_answer(number)
+            # What looks on from outside is no part of the training time.
             begun.clock.leave_out(time.perf_counter() - paused)
         self._answer(answer, number)
         lost = planned - len(arriving) if len(merged.clients) or len(arriving) == 0 else 0
@@ -211,6 +219,7 @@ class Simulator:
     @property
     def reads_later(self) -> bool:
         """Whether rounds go on before their figures are read; several processes agree on them first."""
+        # Several processes agree on figures before they go on, which is a wait in any case.
         return self.world.device.type != "cpu" and self.group.size == 1
 
     @property
@@ -230,6 +239,7 @@ class Simulator:
         """Those of the planned uploads that are not lost: a client trains and keeps its state, and nobody hears."""
         if not self.lost_uploads:
             return uploads
+        # The top 53 bits, because a double holds no more, and a rounded-up one could be 1.
         draws = fold_array(stream(self.world.seed, Purpose.LOST, number), uploads) >> np.uint64(11)
         return uploads[draws * 2.0**-53 >= self.lost_uploads]
 

@@ -28,12 +28,14 @@ PACKAGE = Path(__file__).parents[1]
 PACKAGES = "site-packages"
 # more than one, so that a result that mixes up clients has another shape; three still cost nothing
 FEW = 3
-NEAR = 0.8  # how alike two names are of which one is taken for a misspelling of the other
+# Names this much alike are taken for a misspelling of one another.
+NEAR = 0.8
 MEMBERS = [name for name in vars(Method) if not name.startswith("_")]
 
 
 def try_out(method: Method, data: ClientData, attributes: Tensor | None = None) -> None:
     """Raise for the first mistake; methods of this package are left alone."""
+    # Methods of this package have tests, which try more than one round here could.
     if not type(method).__module__.startswith("fedrec."):
         _Tryout(method, data, attributes).round()
 
@@ -70,6 +72,7 @@ class _Tryout:
         with self._step("broadcast", server=server):
             down = self.method.broadcast(server, chunk.clients, number)
         self._require_down("broadcast", down, chunk)
+        # A copy, because a method may train in place and the state is needed again for comparison.
         given = _copy(state)
         with self._step("local", state=given, down=down):
             returned = self.method.local(given, down, chunk, number)
@@ -110,6 +113,7 @@ class _Tryout:
 
     def _score(self, server: Tensors, state: State, chunk: Chunk, number: int) -> None:
         everything = torch.arange(self.data.world.items, device=self.data.world.device)
+        # All items, and then some of them that do not start at 0, so that positions and numbers differ.
         for items in (everything, everything[1::2]):
             with self._step("offer", server=server):
                 down = self.method.offer(server, chunk.clients, number + 1, items)
@@ -213,6 +217,7 @@ class _Tryout:
     def _require_spelling(self) -> None:
         """A function with almost the name of a member, which the method lacks, is taken for it."""
         cls = type(self.method)
+        # Only what the base class lacks can be a misspelling; the rest is a function of one's own.
         for name in [name for name, value in vars(cls).items() if callable(value) and not hasattr(Method, name)]:
             for meant in difflib.get_close_matches(name, MEMBERS, n=1, cutoff=NEAR):
                 if getattr(cls, meant) is getattr(Method, meant):
@@ -223,6 +228,7 @@ class _Tryout:
         """What goes wrong within a function of the method, in a sentence; `given`: what it could read from."""
         try:
             yield
+        # Our own sentences say it already, so only the place is added.
         except FedrecError as error:
             raise FedrecError(f"{self.name}.{function}: {error}") from error
         except NotImplementedError:
@@ -273,5 +279,6 @@ def _list_names(given: Mapping[str, Any]) -> str:
 def _locate_in_own_file(error: BaseException) -> str:
     """Where in somebody's own file it happened."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    # The last frame outside this package and other libraries is where its author can mend it.
     own = [(path.name, line) for path, line in frames if PACKAGE not in path.parents and PACKAGES not in path.parts]
     return f" ({own[-1][0]}, line {own[-1][1]})" if own else ""

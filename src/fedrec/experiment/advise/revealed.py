@@ -45,7 +45,8 @@ def alone_share(data: Prepared) -> float:
     More can be pieced together from items that two or three users have, so this is the least.
     """
     pairs = data.split.train
-    keys = np.unique(pairs.pair_keys())  # an item that its one user met twice is still one user's
+    # An item that its one user met twice is still one user's.
+    keys = np.unique(pairs.pair_keys())
     user, item = keys // pairs.n_items, keys % pairs.n_items
     owners = np.bincount(item, minlength=pairs.n_items)
     return float(len(np.unique(user[owners[item] == 1])) / max(1, data.partition.n_users))
@@ -54,6 +55,7 @@ def alone_share(data: Prepared) -> float:
 def percent(share: float) -> str:
     """With as many digits as make sense; never 0 where there is something."""
     hundredfold = 100 * share
+    # Never shown as 0 where there is something, for a share that small is still somebody's history.
     return f"{hundredfold:.0f} %" if hundredfold >= 10 or hundredfold == 0 else f"{max(hundredfold, 0.1):.1f} %"
 
 

@@ -21,7 +21,8 @@ from fedrec.experiment.prepare import Prepared, prepare
 from fedrec.federation.contract import World
 
 QUICK_ROUNDS = 20
-CELLS = 8_000_000  # scores held at once
+# At most so many scores at once, since those of all users and items would not fit together.
+CELLS = 8_000_000
 ABSENT = {
     "validation": "there is no validation part",
     "negatives": "all items are ranked, none are sampled",
@@ -141,6 +142,7 @@ def chance_of(candidates: NDArray[Any], k: int) -> float:
 
 def noise(share: float, users: int) -> float:
     """The standard error of a share over this many users."""
+    # Rounding may take the product a hair below zero, which has no root.
     return float(np.sqrt(max(share * (1 - share), 0.0) / users))
 
 
@@ -164,6 +166,7 @@ def from_prepared(prepared: Prepared, rounds: int = 100, quick: bool = False) ->
         targets=targets,
         full=targets if sampled is None else _all_items(prepared),
         candidates=targets.n_candidates,
+        # The nearest to 10, at which most published figures are given.
         k=min(protocol.ks, key=lambda k: abs(k - 10)),
         ties=protocol.ties,
         validation=prepared.valid,

@@ -23,10 +23,13 @@ from fedrec.kernels import find
 from fedrec.random import Purpose, stream
 from fedrec.training.samples import negatives
 
-HOST = torch.device("cpu")  # draws are counted there, wherever a run trains
-CELLS = 8_000_000  # counts held at once
+# Draws are counted on the host, wherever a run trains.
+HOST = torch.device("cpu")
+# So many counts are held at once; of a whole catalogue for all users they would fill the memory.
+CELLS = 8_000_000
 MARKS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
-WORTH_COMPILING = 5_000_000  # draws from which the compiled sampler pays for its compilation
+# From so many draws on, the compiled sampler pays for its compilation.
+WORTH_COMPILING = 5_000_000
 
 Counts = NDArray[np.int32]
 Parts = Iterator[tuple[Ints, Iterator[tuple[int, Counts]]]]
@@ -141,7 +144,9 @@ def exposure(
         counts = np.zeros((0, 0), np.int32)
         for round, counts in rounds:
             judge = judges.setdefault(round, Evaluator(targets, ks=(k,), ties=ties, metrics=("recall",)))
+            # The item drawn least ranks first, which is all that somebody without any taste could do.
             scores = torch.from_numpy(-counts.astype(np.float32))
+            # New items were never in reach, so they count as never drawn.
             judge.update(users, pad(scores, (0, targets.n_items - counts.shape[1])))
         mine = hidden[users, : counts.shape[1]]
         observed += int(mine.multiply(counts).sum())

@@ -62,6 +62,7 @@ def check_own_future(case: Case) -> Finding:
     train, test = case.split.train, case.split.test
     assert train.timestamp is not None
     assert test.timestamp is not None
+    # The earliest time there is, so that users without training never seem to have a future.
     latest = np.full(train.n_users, np.iinfo(np.int64).min)
     np.maximum.at(latest, train.user, train.timestamp)
     share = float((latest[test.user] > test.timestamp).mean())
@@ -82,7 +83,8 @@ def check_future_of_others(case: Case) -> Finding:
     latest = np.full(train.n_users, np.iinfo(np.int64).min)
     np.maximum.at(latest, train.user, train.timestamp)
     first, second = np.sort(latest)[::-1][:2] if len(latest) > 1 else (latest[0], np.iinfo(np.int64).min)
-    others = np.where(latest[test.user] == first, second, first)  # a tie at the top leaves second equal to first
+    # A tie at the top leaves the second equal to the first, so the comparison stays right.
+    others = np.where(latest[test.user] == first, second, first)
     share = float((others > test.timestamp).mean())
     moments = np.sort(train.timestamp)
     later = float(1.0 - np.searchsorted(moments, test.timestamp, "right").mean() / len(moments))

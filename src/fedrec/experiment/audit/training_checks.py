@@ -32,6 +32,7 @@ def held_out_negatives(case: Case) -> Finding:
     if found.expected < FEWEST:
         return Finding(name, "n/a", "Too few training negatives to decide; give more rounds.", figure)
     ratio = found.observed / found.expected
+    # With few draws chance alone strays further than the band, so three deviations are allowed for.
     slack = max(BAND, 3 / math.sqrt(found.expected))
     times = f"{found.observed:,} times where uniform draws outside the training items would give {found.expected:,.0f}"
     figure = {"ratio": ratio, **figure}
@@ -51,7 +52,8 @@ def counter(case: Case) -> Finding:
         return Finding(name, "n/a", f"With so few candidates chance alone gives {case.metric} {chance:.2f}.")
     curve = case.exposure.curve
     rounds, value = curve[-1]
-    blind = max(chance, case.recall(case.constant))  # what the tie rule gives away is a separate finding
+    # What the tie rule gives away is a finding of its own, and must not be counted here again.
+    blind = max(chance, case.recall(case.constant))
     limit = blind + ERRORS * noise(blind, users)
     after = f" after {rounds:,} rounds" if rounds else ""
     words = f"Scoring items by minus the times they were drawn as a training negative gives {case.metric} {value:.3f}"
@@ -68,6 +70,7 @@ def local(case: Case) -> Finding:
     if case.new_items:
         return Finding(LOCAL, "n/a", "The test items are new, so local training learns nothing about them.")
     method = build_method("local", rounds=QUICK_ROUNDS if case.quick else None)
+    # One user for each client, for companies could learn from each other's users what this check rules out.
     prepared = dataclasses.replace(case.prepared, partition=one_user_per_client(case.prepared.source.n_users))
     world = World(items=case.n_items, clients=prepared.partition.n_clients)
     simulator = Simulator(method, prepared.clients(world))
@@ -79,6 +82,7 @@ def local(case: Case) -> Finding:
     alone = judge.result().mean()[f"recall@{case.k}"]
     popular = case.recall(case.popularity, case.full, "expected")
     floor = float(np.minimum(1.0, case.k / case.full.n_candidates).mean())
+    # Twice popularity and three errors more: one user's own data may explain a lead, but not that one.
     suspect = alone - 2 * max(popular, floor) > 3 * noise(alone, len(case.full))
     words = (
         f"Local training without exchange reaches {case.metric} {alone:.3f} over all items after {method.rounds} "
