@@ -35,6 +35,7 @@ POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
+# A report may come from anybody's folder, so it is shown without scripts and without an origin.
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; sandbox"
 STREAMS = 64  # pages that are told of news at once
 BEAT = 1.0  # seconds between two looks at a run that somebody watches
@@ -63,6 +64,7 @@ class Board:
     def user_page(self, names: list[str], user: str) -> dict[str, Any]:
         """Make the page of a user; one at a time, because models are large."""
         self.index.refresh_after(FRESH)
+        # Two at once could fill the memory, and the second would only wait for the same processor.
         with self._opening:
             return view_user(self.index, self.models, names, user)
 
@@ -76,8 +78,10 @@ class MissingPage(FedrecError):
 def make_board(root: Path, local: bool = True, token: str | None = None) -> FastAPI:
     """Make the application over a folder, which is read once before it answers."""
     board = Board(root)
+    # Before the first answer, so that the list is never empty for a moment.
     board.index.refresh()
-    looking = ThreadPoolExecutor(1, thread_name_prefix="look")  # of several who watch, one look at a time serves all
+    # Of several who watch, one look at a time serves all.
+    looking = ThreadPoolExecutor(1, thread_name_prefix="look")
     app = make_app("fedrec board", lambda: {"folders": len(board.index.entries)}, local=local, token=token)
     app.state.board = board
 
@@ -90,6 +94,7 @@ def make_board(root: Path, local: bool = True, token: str | None = None) -> Fast
 
     def answer_mistake(request: Request, error: Exception) -> Response:
         status = getattr(error, "status", 400)
+        # Programs get JSON, people a page.
         if "text/html" not in request.headers.get("accept", ""):
             return problem(status, str(error))
         return page("problem.html", {"title": "Not shown", "sentence": str(error)}, status)
@@ -98,6 +103,7 @@ def make_board(root: Path, local: bool = True, token: str | None = None) -> Fast
 
     @app.get("/style.css", include_in_schema=False)
     def send_style() -> Any:
+        # Asked for again each time, which costs little and shows a new version after an update at once.
         return Response(style_sheet(), media_type="text/css", headers={"Cache-Control": "no-cache"})
 
     @app.get("/board.js", include_in_schema=False)
@@ -122,6 +128,7 @@ def make_board(root: Path, local: bool = True, token: str | None = None) -> Fast
     @app.get("/report/{name:path}", summary="The report of a run")
     def show_report(name: str) -> Any:
         path = board.index.path(board.entry(name).name) / "report.html"
+        # A link would let a run folder show any file of this machine.
         if not path.is_file() or path.is_symlink():
             raise MissingPage(f"{name} has no report yet; a finished run gets one, or use fedrec report")
         return FileResponse(path, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
@@ -152,6 +159,7 @@ def make_board(root: Path, local: bool = True, token: str | None = None) -> Fast
 
     @app.get("/events/{name:path}", summary="News of a run, as server-sent events")
     async def send_run_events(name: str) -> Any:
+        # In a thread, since looking at a folder waits for the disk, and the loop serves everybody.
         entry = await asyncio.to_thread(board.entry, name)
         return stream_response(lambda: look_at_run(board, entry.name), BEAT)
 
@@ -200,6 +208,7 @@ def look_at_run(board: Board, name: str) -> tuple[Any, str]:
         "state": entry.state,
         "said": live["said"],
     }
+    # Only what can be seen is compared, so that a page is not drawn anew for nothing.
     return (entry.state, live["rounds"], hash(news["federation"])), json.dumps(news)
 
 
@@ -212,6 +221,7 @@ async def stream(
 ) -> AsyncIterator[str]:
     """Send an event whenever a look finds something new. Who is one too many gets an end instead, and asks later."""
     if board.streams >= STREAMS:
+        # The browser asks again by itself after this time, when somebody else may have gone.
         yield "retry: 30000\n\n"
         return
     board.streams += 1
@@ -219,14 +229,17 @@ async def stream(
         yield "retry: 3000\n\n"
         known, silence = None, 0.0
         while not stopping.is_set():
+            # In the pool of one: a hundred pages would otherwise look at the same disk a hundred times.
             state, data = await asyncio.get_running_loop().run_in_executor(pool, look)
             if state != known:
                 known, silence = state, 0.0
                 yield f"data: {data}\n\n"
             elif silence >= QUIET:
                 silence = 0.0
+                # A comment is the only way to notice that the other end is gone.
                 yield ": quiet\n\n"
             with suppress(TimeoutError):
+                # Waiting for the end instead of sleeping: a stop does not have to wait for the beat.
                 await asyncio.wait_for(stopping.wait(), every)
             silence += every
     finally:
@@ -245,6 +258,7 @@ def _environment() -> Any:
 
 def render(template: str, content: Mapping[str, Any]) -> str:
     """Fill a template of the board."""
+    # Called first, because it adds the filters that templates need.
     _environment()
     return render_page(template, PACKAGE, **content)
 

@@ -57,6 +57,7 @@ class Federation:
     """Refusals by their reason."""
     repeated: int = 0
     lost: int = 0
+    # A deque with a limit drops the oldest by itself.
     noted: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=SHOWN))
     health: str = ""
 
@@ -68,6 +69,7 @@ class Federation:
         if what in ("joined", "left"):
             self._move(str(event.get("node")), what == "joined", when)
         elif what == "refused":
+            # Reasons come from strangers' machines, so control characters go and the length is limited.
             self.reasons[visible_line(str(event.get("reason", "no reason")))[:300]] += 1
             if (node := self.nodes.get(str(event.get("node")))) is not None:
                 node.refused += 1
@@ -120,6 +122,7 @@ def read_lines(path: Path, shape: Shape) -> Iterable[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
+            # Into the middle of a line, perhaps: the first one is then no JSON and is passed over.
             file.seek(max(0, size - LONGEST))
             for line in file:
                 record = json_line(line.decode(errors="replace"), shape)
@@ -154,6 +157,7 @@ def _take_nodes(found: Federation, path: Path) -> str:
     try:
         nodes = json.loads(path.read_text(encoding="utf-8"))
         check("nodes", nodes, NODES)
+    # Missing, private and damaged are different to whoever has to mend it.
     except FileNotFoundError:
         return "No node has been let in yet."
     except PermissionError:

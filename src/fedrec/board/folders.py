@@ -79,11 +79,13 @@ class FolderIndex:
         self._one = threading.Lock()
         self._looked = float("-inf")
         if not root.is_dir():
+            # At once, because a typing error in the path would otherwise show an empty list that looks right.
             raise FedrecError(f"{root} is not a folder; give one that holds run folders")
 
     @property
     def entries(self) -> list[Entry]:
         """Return everything, by name."""
+        # By name, since the order of a dictionary is that in which folders were found on the disk.
         return [seen.entry for _, seen in sorted(self._seen.items())]
 
     def entry(self, name: str) -> Entry | None:
@@ -93,6 +95,7 @@ class FolderIndex:
 
     def path(self, name: str) -> Path:
         """Return the folder of a name that is known; FedrecError for every other one."""
+        # Only names that were found are paths: an address such as ../../etc leads nowhere.
         if name not in self._seen:
             raise FedrecError(f"there is no run folder '{name}' below {self.root}")
         return self.root / name
@@ -105,17 +108,20 @@ class FolderIndex:
             if (before := self._seen.get(name)) is None:
                 return None
             marks, below, others = _look_into(self.root / name)
-            if not marks and (below or not others):  # removed, or its place taken by something else
+            # Removed, or its place taken by something else.
+            if not marks and (below or not others):
                 del self._seen[name]
                 self.version += 1
                 return None
             found = self._read(name, marks or others, not marks, list_locked_inodes())
             self._seen[name] = found
+            # Only a change counts, so that pages which watch are not told of nothing.
             self.version += found != before
             return found.entry
 
     def refresh_after(self, seconds: float) -> None:
         """Look at all folders again, unless the last look was less than this ago."""
+        # On a monotonic clock: setting the time must not stop the list from being refreshed.
         if time.monotonic() - self._looked > seconds:
             self.refresh()
 
@@ -123,6 +129,7 @@ class FolderIndex:
         """Look at all folders again; whether anything has changed."""
         with self._one:
             self._looked = time.monotonic()
+            # Once for all folders: the table of locks is the same for the whole look.
             locked, found = list_locked_inodes(), dict[str, _Seen]()
             for name, marks, foreign in self._walk():
                 found[name] = self._read(name, marks, foreign, locked)
@@ -134,6 +141,7 @@ class FolderIndex:
     def _read(self, name: str, marks: Marks, foreign: bool, locked: frozenset[int] | None) -> _Seen:
         folder, changed = self.root / name, max(when for _, when, _ in marks) / 1e9
         at_work, before = is_at_work(folder, locked, changed), self._seen.get(name)
+        # A process that starts or ends changes the state of a folder without changing a file.
         if before is not None and (before.marks, before.at_work) == (marks, at_work):
             return before
         if foreign:
@@ -148,16 +156,19 @@ class FolderIndex:
         Left out is `NAME-nodes` beside `NAME`: a federation on one machine keeps its nodes' own files there.
         """
         waiting, count = [(self.root, "", 0)], 0
+        # A stack instead of recursion, which very deep trees would exhaust.
         self.truncated = False
         while waiting:
             place, name, depth = waiting.pop()
             marks, below, others = _look_into(place)
             if marks or (others and not below and name):
                 count += 1
+                # A limit, since somebody may name the root of a disk; what was found so far is still shown.
                 if count > MOST:
                     self.truncated = True
                     return
                 yield name or ".", marks or others, not marks
+            # Folders of ours are not looked into: what lies there are their own parts.
             if not marks and depth < DEEPEST:
                 inside = [child for child in below if child.removesuffix("-nodes") not in {*below} - {child}]
                 waiting += [(place / child, f"{name}/{child}" if name else child, depth + 1) for child in inside]
@@ -174,15 +185,18 @@ def _look_into(
         with os.scandir(place) as found:
             for one in found:
                 if one.name in MARKS or one.name in STUDY_MARKS:
+                    # Links are not followed: they may lead out of the folder, or in a circle.
                     told = one.stat(follow_symlinks=False)
                     marks.append((one.name, told.st_mtime_ns, told.st_size))
                 elif one.is_dir(follow_symlinks=False):
+                    # Hidden folders belong to other programs.
                     if not one.name.startswith("."):
                         below.append(one.name)
                 elif not others:
                     told = one.stat(follow_symlinks=False)
                     others.append((one.name, told.st_mtime_ns, told.st_size))
-    except OSError:  # removed meanwhile, or not ours to read
+    # Removed meanwhile, or not ours to read.
+    except OSError:
         return (), [], ()
     names = {name for name, _, _ in marks}
     ours = names & {"config.toml", "study.json"}
@@ -195,14 +209,18 @@ def read_entry(folder: Path, name: str, marks: set[str], changed: float, at_work
     try:
         if blank.kind == "study":
             return _read_study(folder, blank, at_work)
+        # While a process works there, an old summary is that of the run before it was resumed.
         if "summary.json" in marks and not at_work:
             return _read_finished(folder, blank)
         return _read_unfinished(folder, blank, marks, at_work)
+    # Whatever is wrong with one folder must not take the whole list away.
     except (FedrecError, ValueError, OSError, KeyError, TypeError) as error:
         text = " ".join(str(error).split())
+        # Many projects have a config.toml; without any file that only we write it is somebody else's.
         unknown = "config.toml" in marks and not marks & {"metrics.jsonl", "summary.json", "fit.json", "plan.json"}
         if unknown:
             return replace(blank, state="foreign", why="its config.toml is not of fedrec")
+        # Cut, because the reason stands in one cell of a table.
         return replace(blank, why=text[:300])
 
 
@@ -276,10 +294,12 @@ def last_record(path: Path) -> dict[str, Any] | None:
     """Return the last whole line of a log, however long the log is."""
     try:
         with path.open("rb") as file:
+            # Only the end of the log is read, so that a long run costs no more than a short one.
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return None
+    # From the last line back: the very last may still be being written.
     return next((record for line in reversed(lines) if (record := json_line(line, ROUND)) is not None), None)
 
 

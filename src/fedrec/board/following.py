@@ -34,6 +34,7 @@ class Thinned:
             self.rounds.append(round)
             self.values.append(value)
         self._count += 1
+        # Thinned by halves, so that the memory is bounded and the curve keeps its whole length.
         if len(self.rounds) >= 2 * POINTS:
             self.rounds, self.values = self.rounds[::2], self.values[::2]
             self._every *= 2
@@ -76,6 +77,7 @@ class FollowedRun:
         except OSError:
             return False
         size, inode = told.st_size, told.st_ino
+        # A shorter log or another file means that the run was resumed or begun again.
         if size < self._offset or inode != self._inode:
             vars(self).update(vars(FollowedRun(self.path, self.metric, _inode=inode)))
         before = self._offset
@@ -83,6 +85,7 @@ class FollowedRun:
             file.seek(self._offset)
             while block := file.read(BLOCK):
                 self._offset += len(block)
+                # The last piece has no line end yet and is kept until the rest of it arrives.
                 *lines, self._rest = (self._rest + block).split(b"\n")
                 for line in lines:
                     record = json_line(line.decode(errors="replace"), ROUND)
@@ -120,7 +123,9 @@ class FollowedRun:
         """Estimate how long the rounds that are left will train; None as long as too few are known to judge by."""
         if planned is None or self.rounds < 2 or not self._recent:
             return None
+        # The first round also compiles and loads; counted in, it would make every estimate too long.
         known = self._recent[1:] if self.rounds <= RECENT else self._recent
+        # The median, because one slow round should not double what is left.
         return float(np.median(known)) * max(0, planned - self.rounds)
 
 

@@ -40,6 +40,8 @@ class Query:
             sort=words.get("sort", "") or "changed",
             up=words.get("up") == "1",
             group=words["group"] if words.get("group") in GROUPS else "",
+            # Only short ASCII numbers: what looks like a digit in other scripts is none to int, or is too long to
+            # parse.
             most=min(int(most), 10_000) if most.isascii() and most.isdigit() and len(most) < 6 else PAGE,
         )
 
@@ -63,13 +65,15 @@ def list_entries(entries: Sequence[Entry], query: Query) -> Listing:
     """Answer a query."""
     matching = [entry for entry in entries if _matches(entry, query)]
     ordered = sorted(matching, key=_sort_key(query.sort), reverse=not query.up)
+    # Missing values last in both directions, where sorting alone would put them first in one.
     ordered = [
         *(one for one in ordered if _has(one, query.sort)),
         *(one for one in ordered if not _has(one, query.sort)),
     ]
     if query.group:
         value = _value_of(query.group)
-        ordered.sort(key=value)  # keeps the order within each
+        # A stable sort, which keeps the order within each group.
+        ordered.sort(key=value)
     shown = ordered[: query.most]
     groups = [(head, tuple(rows)) for head, rows in groupby(shown, value)] if query.group else [("", tuple(shown))]
     metrics = choose_columns(entries)
@@ -97,6 +101,7 @@ def _matches(entry: Entry, query: Query) -> bool:
         if wanted and getattr(entry, name) != wanted:
             return False
     hay = f"{entry.name} {entry.label} {entry.data} {entry.protocol} {entry.state}".lower()
+    # All words must occur, in any order: people narrow a search by adding words.
     return all(word in hay for word in query.text.lower().split())
 
 

@@ -44,7 +44,9 @@ class ModelShelf:
 
     def open(self, index: FolderIndex, entry: Entry) -> Recommender:
         """Open the model of a run as it was tested, or return it from before."""
+        # By name and time of change: a run that was made again has another model.
         key = (entry.name, entry.changed)
+        # Taken out and put back, so that the oldest entry is always the one unused for longest.
         found = self._models.pop(key, None)
         if found is None:
             found = Recommender(open_finished(index.path(entry.name)), as_tested=True)
@@ -65,9 +67,11 @@ def view_user(index: FolderIndex, shelf: ModelShelf, names: Sequence[str], user:
     for name in names:
         if name not in known:
             raise FedrecError(f"'{name}' is not a finished run of this folder")
+    # Each run once: the same list twice beside itself compares nothing.
     chosen = [known[name] for name in dict.fromkeys(names)] or [finished[0]]
     models = [shelf.open(index, entry) for entry in chosen]
     data = {model.run.plan.data_identity: None for model in models}
+    # Ids of different data may be equal and mean different people.
     if len(data) > 1:
         raise FedrecError(f"the two runs are of different data: {' and '.join(data)}")
     samples = _find_samples(index, chosen[0])
@@ -99,7 +103,8 @@ def view_user(index: FolderIndex, shelf: ModelShelf, names: Sequence[str], user:
 
 def _place_of(model: Recommender, user: str) -> int:
     if user not in model.user_places:
-        model.for_user(user, 1)  # says why it is not known
+        # A list of one item, because asking for it says why a user is not known.
+        model.for_user(user, 1)
         raise FedrecError(f"user '{user}' was left out of this run by a filter; choose one that it trained on")
     return model.user_places[user]
 
@@ -157,8 +162,10 @@ def _reason(model: Recommender, place: int, item: int) -> str:
     if _is_popularity(model):
         return f"{int(model.run.prepared.item_counts()[item]):,} users have it"
     train = model.run.prepared.split.train
+    # Each item once, since a repeated one would fill both places of a reason.
     history = np.unique(train.item[train.user == place])
     near, cosines = model.space.nearest_of(item, history)
+    # Below this, nearness is noise, and a reason that explains nothing is worse than none.
     close = [_name(model, other) for other, value in zip(near, cosines, strict=True) if value >= CLOSE][:REASONS]
     return f"near {' and '.join(close)}" if close else ""
 
@@ -167,6 +174,7 @@ def _find_samples(index: FolderIndex, entry: Entry) -> dict[str, str]:
     """Users from the best to the worst served, as a report chooses them; empty where that is not known."""
     try:
         table = per_user(read_run(index.path(entry.name)))
+    # Samples are a convenience: without them the page still shows the user who was asked for.
     except FedrecError:
         return {}
     badness = ranks(table)

@@ -81,6 +81,7 @@ def advise_command(
         "protocol": protocol,
         **ways_to_silos(silos, silo_column),
         "epsilon": epsilon,
+        # A budget without a delta has no meaning, and most who give an epsilon know none.
         "delta": delta or (None if epsilon is None else DELTA),
         "seed": seed,
         "device": device,
@@ -104,6 +105,7 @@ def upload_size(text: str) -> int:
     from fedrec.experiment.config import parse_size
 
     size = parse_size(text)
+    # Zero and infinity are no limits that a client could keep.
     if not 0 < size < float("inf"):
         raise FedrecError(f"--max-upload {text}: write a size such as 5MB, 300K or 1.5GiB")
     return int(size)
@@ -118,6 +120,7 @@ def show_advice(config: RunConfig, wishes: Wishes, out: Path | None, quiet: bool
     from fedrec.experiment.driver import Listener
     from fedrec.report.pages.advice_page import write_advice
 
+    # What changes the answer is part of the folder's name, so that other wishes begin a study of their own.
     more = [config.silos or "", f"epsilon{config.epsilon:g}" if config.epsilon else "", "blind" if wishes.blind else ""]
     folder = out or study_folder(config, "advise", "-".join(filter(None, more)), method="")
 
@@ -128,7 +131,8 @@ def show_advice(config: RunConfig, wishes: Wishes, out: Path | None, quiet: bool
             console.err.print(f"{name}: {_outcome(attempt)}")
 
     def follow(label: str) -> Listener:
-        notes = not noted  # those of the data, once
+        # Notes on the data are the same for every try, so they are shown once.
+        notes = not noted
         noted.append(label)
         return progress.listener(label, quiet, as_json=False, notes=notes)
 
@@ -136,6 +140,7 @@ def show_advice(config: RunConfig, wishes: Wishes, out: Path | None, quiet: bool
         advice = advise(config, wishes, folder, heard=report, follow=follow)
     page = write_advice(advice, folder / "advice.html")
     if as_json:
+        # Plain print: lines for programs must not be wrapped or coloured.
         print(json.dumps(_plain(advice) | {"page": str(page)}))
         return
     console.table(advice.heads, [line.cells for line in advice.best_lines], title=f"{advice.data}, on validation items")

@@ -52,7 +52,8 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """An option that takes one value is refused twice: the last would silently take the place of the others."""
         _, _, given = self.make_parser(ctx).parse_args(list(args))
-        if not ctx.resilient_parsing and not any(param.is_eager for param in given):  # completion; --help
+        # Completion and --help must work on a line that is unfinished or wrong.
+        if not ctx.resilient_parsing and not any(param.is_eager for param in given):
             self._require_once(given)
         return super().parse_args(ctx, args)
 
@@ -66,6 +67,7 @@ class Command(TyperCommand):
     def _instead(self, option: Any) -> str:
         advice = "" if option.is_flag else SEVERAL.get(option.opts[0], "")
         known = {name for param in self.params for name in param.opts}
+        # Advice that names an option which this command lacks would lead into the next error.
         return advice if known.issuperset(re.findall("--[a-z-]+", advice)) else ""
 
     def get_help(self, ctx: Any) -> str:
@@ -73,6 +75,7 @@ class Command(TyperCommand):
         for param in self.params:
             if param.param_type_name == "argument" and not getattr(param, "help", None):
                 param.help = told.get(param.name or "")
+        # Some versions print the backslash that hides a bracket from their own markup.
         return super().get_help(ctx).replace(r"\[", "[")
 
     def format_arguments(self, ctx: Any, formatter: Any) -> None:

@@ -36,11 +36,13 @@ def leak(
     as_json: bool,
 ) -> bool:
     """Returns whether a check failed."""
+    # Neither both nor none: a dataset and a split of one's own would be two different audits.
     if (data is None) == (not files):
         raise FedrecError("say what to audit: --data D --protocol P, or --train t.csv --test s.csv (one of the two)")
     if files and not {"train", "test"} <= set(files):
         raise FedrecError("a split needs both parts: --train t.csv --test s.csv")
     if out is not None:
+        # A wrong ending is said before minutes of auditing.
         ending_of(out, PAGE)
     with console.err.status("reading") as status:
         named = None if data is None else _load_case(data, columns, protocol, rounds, quick)

@@ -27,6 +27,7 @@ class Screen(Console):
 
     def on_broken_pipe(self) -> None:
         """Whoever reads has seen enough, which is no failure: the command line ends in peace."""
+        # rich would end the process by itself, with an exit code that looks like a failure.
         raise BrokenPipeError
 
 
@@ -40,6 +41,7 @@ def describe_left_out(record: Filtered) -> str:
 def download(done: int, total: int | None) -> None:
     """Progress of a download, on one line."""
     share = f" of {human(total)}" if total else ""
+    # Without a terminal the carriage returns would fill a log with one endless line.
     if err.is_terminal:
         print(f"\rdownloading: {human(done)}{share}   ", end="\n" if total and done >= total else "", file=sys.stderr)
 

@@ -54,11 +54,13 @@ def data_show(
 
     if out is not None:
         ending_of(out, PAGE)
+    # Asked before loading, since afterwards the files are here in any case.
     fresh = locate(spec) is None
     columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
     data = load(spec, progress=console.download, columns=as_columns(columns), skip_bad=skip_bad)
     rows = facts(data, describe_origin(spec, downloaded=fresh))
-    page = None if out is None else write_data_page(data, rows, out)  # before whoever reads has seen enough
+    # Written before anything is printed: whoever reads may have seen enough and break the pipe.
+    page = None if out is None else write_data_page(data, rows, out)
     for name, value in rows:
         console.out.print(f"{name:>16}  {value}", markup=False)
     if page is not None:
@@ -92,6 +94,7 @@ def data_check(
     if out is not None:
         console.out.print(f"{found.bad.write(out)} written")
     console.out.print("add --skip-bad to a command that reads this file, and these rows are put aside and counted")
+    # An exit code that a script can test, though nothing went wrong here.
     raise typer.Exit(1)
 
 
@@ -150,6 +153,7 @@ def data_split(
     from fedrec.data import load, write
     from fedrec.experiment.prepare import prepare
 
+    # Never over an earlier split: results may refer to it.
     if there := [name for name in ("train.csv", "valid.csv", "test.csv") if (out / name).exists()]:
         raise FedrecError(f"{out} already holds {', '.join(there)}; remove them or choose another --out")
     data = load(spec, progress=console.download, user=user, item=item, rating=rating, timestamp=timestamp)

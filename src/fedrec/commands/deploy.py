@@ -84,6 +84,7 @@ def demo_command(
     from fedrec.experiment.config import make_config
     from fedrec.experiment.params import parse_settings
 
+    # Asked for before anything is read, so that a missing package is said within a second.
     require_flower()
     values: dict[str, Any] = {
         "method": method,
@@ -106,11 +107,14 @@ def demo_command(
         "rating": rating,
         "timestamp": timestamp,
     }
+    # Flags that were not given are left out, so that the defaults live in one place, the config.
     config = make_config({name: value for name, value in values.items() if value is not None})
     place = out or _free_folder(f"deploy-{method}-{Path(values['data']).name}-seed{seed}")
+    # Half of the nodes are enough to go on, but all must be there at the start: a rehearsal has no late joiners.
     limits = Limits(deadline=deadline, minimum=max(1, nodes // 2), first=nodes)
     with ended_by_signals():
         demo(rehearse(config, secure=secure_sums), place, nodes, limits, EventPrinter())
+        # After the demo, so that the simulation cannot take processor time from the nodes.
         if compare or record is not None:
             _compare(config, place, secure_sums, record)
         _report(place)
@@ -178,9 +182,12 @@ def server_command(
     }
     config = make_config({key: value for key, value in values.items() if value is not None})
     terms, attributes = make_terms(config, items, clients, secure_sums, min_nodes)
+    # A folder that is missing would look like one without keys, and the server would wait for a day.
     if not nodes.is_dir():
         raise FedrecError(f"{nodes} is not a folder; put the public keys of the nodes (*.pub) into one")
+    # Under secure sums the terms say how many members there must be at least.
     enough = min_nodes or max(1, terms.members)
+    # The first round cannot ask for fewer nodes than every other one.
     limits = Limits(deadline, enough, max(first_nodes, enough), wait)
     at = Address(host, port, Certificates(keys), nodes)
     with ended_by_signals():
@@ -224,11 +231,13 @@ def node_command(
     from fedrec.experiment.machine import device_named
 
     require_flower()
+    # A device that is missing is said now, not when the first round arrives.
     device_named(device)
     own = NodeData(
         data, silo, columns=as_columns({"user": user, "item": item, "rating": rating, "timestamp": timestamp})
     )
-    table = own.read()  # also to find mistakes early
+    # Read for mistakes too, which are better found before a connection is made.
+    table = own.read()
     for note in table.notes:
         console.err.print(f"note: {note}")
     size = f"{table.n_users:,} users, {len(table):,} rows"
@@ -247,6 +256,7 @@ def yes_or_ask(lines: list[str], yes: bool) -> bool:
         console.err.print(line)
     if yes:
         return True
+    # Without a terminal nobody can answer, and joining without an answer would decide for the owner.
     if not sys.stdin.isatty():
         raise FedrecError("joining needs the owner's word: start the node with --yes, or on a terminal")
     return typer.confirm("Join this federation?", err=True)
@@ -295,6 +305,7 @@ def init_command(
         program,
         place,
     )
+    # Checked before anything is written, so that a mistake leaves no half consortium behind.
     number = consortium.require_sound()
     for written in write_consortium(consortium, folder):
         console.out.print(str(written))
@@ -315,7 +326,9 @@ def start_command(
     from fedrec.deploy.consortium import read_start
 
     words = read_start(settings)
+    # Settings name files beside themselves; a service manager may start us anywhere.
     os.chdir(settings.resolve().parent)
+    # Through the same parser as the command line, so that files and flags cannot drift apart.
     typer.main.get_command(deploy_app).main(words, prog_name="fedrec deploy", standalone_mode=False)
 
 
@@ -332,6 +345,7 @@ def server_keys_command(
     from fedrec.commands import console
     from fedrec.deploy.keys import make_server_keys
 
+    # The server itself connects by loopback, so the certificate has to name it as well.
     make_server_keys(folder, [*host, *({"127.0.0.1"} - set(host))])
     console.out.print(f"{folder}: give ca.crt to every node; keep the .key files secret")
 
@@ -356,6 +370,7 @@ def ended_by_signals() -> Iterator[None]:
         with sigterm_interrupts():
             yield
     except Terminated:
+        # The exit code tells a service manager that it was ended and has not failed.
         raise typer.Exit(TERMINATED) from None
 
 
@@ -363,6 +378,7 @@ def _free_folder(name: str) -> Path:
     from fedrec.experiment.folder import folder_name
 
     base = folder_name(name)
+    # Names of earlier runs are never used again: their folders hold results.
     paths = (Path("runs") / (base if k == 1 else f"{base}.{k}") for k in range(1, 10_000))
     return next(path for path in paths if not path.exists() and not path.with_name(path.name + "-nodes").exists())
 
@@ -377,6 +393,7 @@ class EventPrinter:
     def __call__(self, event: Mapping[str, Any]) -> None:
         from fedrec.commands.console import err
 
+        # Events without words are for programs; an empty line would only push the others away.
         if text := self._describe(event):
             err.print(f"[{time.monotonic() - self.began:6.1f} s] {text}")
 
@@ -451,6 +468,7 @@ def _report(folder: Path) -> None:
     from fedrec.report.pages.report import write_report
 
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    # The result comes first, since writing the report may fail.
     show_summary(summary)
     about = summary["deployment"]
     console.out.print(
@@ -459,7 +477,9 @@ def _report(folder: Path) -> None:
         f"{about['lost']:,} uploads lost"
     )
     try:
+        # Without users: the server of a federation has no list of anybody.
         write_report([read_run(folder)], folder / "report.html", users=False)
+    # A page that cannot be written must not turn a finished federation into a failure.
     except (FedrecError, OSError) as error:
         console.err.print(f"note: report.html was not written: {error}")
     beside = folder.with_name(folder.name + "-nodes")
@@ -475,8 +495,10 @@ def _compare(config: RunConfig, folder: Path, secure: bool, record: Path | None)
     from fedrec.deploy.figures_file import record as record_figures
     from fedrec.experiment.driver import execute
 
+    # Processor time and not the clock, which also counts what other programs do.
     before = time.process_time()
     simulated = execute(config)
+    # At least one round, so that a run which stopped at once divides by one.
     spent = (time.process_time() - before) / max(1, simulated.summary["rounds_run"])
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     about = summary["deployment"]
@@ -485,6 +507,7 @@ def _compare(config: RunConfig, folder: Path, secure: bool, record: Path | None)
     rows.append(["CPU seconds of all clients per round", about["cpu_per_node_and_turn"] * about["nodes"], spent, "-"])
     console.table(["test", "deployed", "simulated", "difference"], rows)
     about["simulated_cpu_per_round"] = spent
+    # Written in one step, because the summary is the result itself.
     with atomic_file(folder / "summary.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     if record is not None:

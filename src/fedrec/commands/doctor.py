@@ -22,10 +22,12 @@ def report() -> bool:
     good = True
     for name in NEEDED:
         found = _version(name)
+        # Every package is looked at before the verdict: one answer with all that is missing saves a second try.
         good &= found is not None
         _line(found is not None, name, found or "missing: pip install fedrec")
     for name, extra in EXTRAS.items():
         found = _version(name)
+        # Optional packages are never a failure, whether they are there or not.
         _line(True, name, found or f"not installed (optional: pip install 'fedrec[{extra}]')")
     good &= _training()
     _devices()
@@ -51,7 +53,8 @@ def _training() -> bool:
     started = time.perf_counter()
     try:
         result = run("fedmf", "synthetic@users=50+items=200", rounds=2)
-    except Exception as error:  # whatever fails is reported, not raised
+    # Whatever fails is reported, not raised.
+    except Exception as error:
         _line(False, "training", f"{type(error).__name__}: {error}")
         return False
     seconds = time.perf_counter() - started
@@ -69,6 +72,7 @@ def _devices() -> None:
 
 def _folders() -> None:
     cache = cache_folder()
+    # The cache may not exist yet; the disk is that of the nearest folder that does.
     nearest = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(nearest).free / 2**30
     _line(os.access(nearest, os.W_OK), "cache", f"{cache} ({free:.0f} GiB free)")

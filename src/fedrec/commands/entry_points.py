@@ -88,7 +88,8 @@ def load_command(point: EntryPoint, name: str) -> Any:
             app.command(name)(loaded)
             loaded = app
         command = typer.main.get_command(loaded)
-    except (Exception, SystemExit) as error:  # whatever its module does when it is imported
+    # Another package's module may do anything when it is imported, even exit.
+    except (Exception, SystemExit) as error:
         raise FedrecError(f"the command '{point.name}'{package} cannot be used: {in_words(error)}") from error
     command.name = name
     return command

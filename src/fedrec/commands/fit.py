@@ -53,16 +53,19 @@ def fit_command(
     from fedrec.experiment.fitting import fit
 
     source = run if run is not None else warm
+    # Exactly one source: a run gives settings alone, while --from also gives the model to go on with.
     if source is None or (run is not None and warm is not None):
         raise FedrecError(
             "give the run whose settings to use: fedrec fit RUN, or fedrec fit --from RUN to continue from its model"
         )
     if replace and warm is None:
+        # Refused and not ignored: whoever writes it expects that something is dropped.
         raise FedrecError("--replace goes with --from; fedrec fit RUN --data FILE takes FILE for the whole log anyway")
     if replace and data is None:
         raise FedrecError("--replace needs --data FILE, the whole log")
     place = out if out is not None else _place(source, resume)
     flags = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    # Only columns that were given, since the others are those of the run.
     columns = {role: column for role, column in flags.items() if column is not None}
     listener = progress.listener(f"fit {source.name}", quiet, as_json=False)
     with says_how_to_go_on(again(place)):
@@ -111,9 +114,11 @@ def _show(fitted: Fitted) -> None:
 def _place(source: Path, resume: bool) -> Path:
     """RUN-fit next to the run, with a number appended if that is taken; to resume, the latest of them."""
     base = source.resolve()
+    # A fit of a fit keeps its name and gets a number, instead of a longer name each time.
     name = base.name if base.name.endswith("-fit") else f"{base.name}-fit"
     beside = source.parent if source.name else base.parent
     names = (name, *(f"{name}.{number}" for number in range(2, 10_000)))
+    # Numbers without gaps, so that the last that exists is the latest.
     taken = list(itertools.takewhile(Path.exists, (beside / text for text in names)))
     if resume:
         return taken[-1] if taken else beside / name

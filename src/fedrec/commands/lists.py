@@ -42,11 +42,14 @@ def recommend_command(
     from fedrec.serve import Recommender, read_history, read_ids
     from fedrec.serve.list_files import require_format
 
+    # Before any work: the output must not overwrite a file that is read.
     require_harmless(out, history, users)
     if out is not None:
+        # A wrong ending is said before the model is opened.
         require_format(out)
     if (run is None) == (state_dir is None):
         raise FedrecError("give either the folder of a run or model, or --state-dir of a node")
+    # Exactly one: two ways to choose users would leave open whose lists these are.
     if (user is not None) + everybody + (history is not None) + (users is not None) != 1:
         raise FedrecError("choose the users with one of --user ID, --users FILE, --all or --history FILE")
     if (everybody or users is not None) and out is None:
@@ -62,6 +65,7 @@ def recommend_command(
     if columns and history is None:
         raise FedrecError("--user-column, --item-column and --timestamp-column are those of --history FILE")
     known = read_history(history, columns, _columns_of(run), _note) if history is not None else {}
+    # Ids are read before the model is opened, which takes far longer.
     wanted = read_ids(users, "user") if users is not None else []
     recommender = Recommender(run, cold, as_tested)
     if user is not None:
@@ -83,6 +87,7 @@ def _columns_of(run: Path) -> dict[str, str | int]:
     from fedrec.experiment.folder import RunFolder
 
     columns = make_config(RunFolder.open(run).settings()).columns
+    # Ratings play no part in a history, and a column number means something else in another file.
     return {role: column for role, column in columns.items() if role != "rating" and isinstance(column, str)}
 
 
@@ -139,7 +144,8 @@ def cold_add_command(
     recommender = Recommender(run)
     if unknown := recommender.add(arrivals):
         console.out.print(f"note: {unknown} of {len(arrivals)} items share no attribute with the items of the run")
-    length = k if whole else len(recommender.offered)  # a new item may stand anywhere in the whole list
+    # A new item may stand anywhere in the whole list.
+    length = k if whole else len(recommender.offered)
     found = recommender.for_all(length) if user is None else iter(recommender.for_user(user, length))
     _show(found if whole else _only({arrival.item for arrival in arrivals}, found, k), out)
     if not whole:
@@ -167,6 +173,7 @@ def _only(new: set[str], found: Iterator[Recommendation], k: int) -> Iterator[Re
     """Of every user's list, the first k new items."""
     met: Counter[object] = Counter()
     for rec in found:
+        # Counted by user, because the lists of all of them come one after another.
         if rec.item in new and met[rec.user] < k:
             met[rec.user] += 1
             yield rec
@@ -179,6 +186,7 @@ def _fold_in_all(recommender: Recommender, histories: dict[str, list[str]], k: i
         folded = recommender.fold_in(items, k, name)
         if folded.unknown:
             who = "" if len(histories) == 1 else f" of {name}"
+            # Three examples tell which kind of id is wrong; a list of thousands would hide the rest.
             more = f" and {len(folded.unknown) - 3:,} more" if len(folded.unknown) > 3 else ""
             console.err.print(
                 f"note: {_items(len(folded.unknown))}{who} not in the model and skipped: "
@@ -202,6 +210,7 @@ class _Counted:
 
     def __next__(self) -> Recommendation:
         rec = next(self.found)
+        # Lists of one user are neighbours, so a change of the user is enough to count.
         if rec.user != self.last:
             self.last = rec.user
             self.users[rec.served] += 1
@@ -215,6 +224,7 @@ def _explain(recommender: Recommender, users: Counter[str], new: bool, run: Path
     prepared = recommender.run.prepared
     minimum = prepared.protocol.min_interactions_for(prepared.source.name)
     how = {"folded in": "folded in from their interactions", "popularity": "served by popularity"}
+    # Who was new by the caller's own word needs no explanation.
     for served in how if not new else ():
         if users[served]:
             who = "1 user was" if users[served] == 1 else f"{users[served]:,} users were"

@@ -20,8 +20,10 @@ def use(path: Path) -> None:
     if path.suffix != ".py" or spec is None or spec.loader is None:
         raise FedrecError(f"--use {path}: give a Python file, such as mine.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their own module up
-    sys.path.append(str(path.resolve().parent))  # it may import its neighbours
+    # Dataclasses look their own module up.
+    sys.modules[name] = module
+    # It may import its neighbours.
+    sys.path.append(str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
     except OSError as error:
@@ -29,5 +31,6 @@ def use(path: Path) -> None:
     except (Exception, SystemExit) as error:
         raise FedrecError(f"--use {path} cannot be used: {in_words(error)}") from error
     for value in list(vars(module).values()):
+        # Only classes of this file: those that it imports are registered already, and bases have no name.
         if isinstance(value, type) and issubclass(value, Method) and value.__module__ == name and value.info.name:
             register(value)

@@ -18,6 +18,7 @@ from fedrec.experiment.result import Result
 from fedrec.federation.group import ALONE, Group
 from fedrec.report.pages.report import write_report
 
+# Ranking references and a few users' items over more rows than this takes longer than a report is worth.
 LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report ranks popularity and a few users' items
 
 
@@ -43,6 +44,7 @@ def run_and_report(
     try:
         if group.first:  # of several processes none has all clients: the folder does
             write_own_report(take_result(result), keeping.chosen if group.size == 1 else None)
+    # The run is saved already: a page that cannot be written must not make it look failed.
     except (FedrecError, OSError) as error:
         note(f"report.html was not written: {error}")
     return result, keeping.chosen.run.prepared

@@ -48,8 +48,10 @@ def compare_command(
     require_harmless(out)
     kind = format_of(out, format_)
     found = find_runs(runs)
-    compare(found)  # refuses runs that cannot be compared, before any work is done
-    part = part_shown(found, on or ("test" if significance or groups else None))  # users' figures are those of test
+    # Refuses runs that cannot be compared, before any work is done.
+    compare(found)
+    # Users' figures are those of test.
+    part = part_shown(found, on or ("test" if significance or groups else None))
     comparison = compare([*found, *_find_references(found, references)], part)
     chosen = choose_metrics(comparison, metrics)
     asked = chosen if metrics else []
@@ -62,6 +64,7 @@ def compare_command(
         return
     text = render(comparison, chosen, kind, tests, parts, bool(significance))
     if out is None:
+        # Control characters in names could change the terminal; in a file they do no harm.
         print(visible(text), end="")
         return
     with atomic_file(out) as temporary:
@@ -111,7 +114,8 @@ def report_command(
     if set_ or width:
         raise FedrecError("--set and --width apply to figures: add --figure NAME (--figure list shows them)")
     found = find_runs(runs)
-    name = "report.html" if len(runs) == 1 else "comparison.html"  # the first run keeps its own report
+    # The first run keeps its own report.
+    name = "report.html" if len(runs) == 1 else "comparison.html"
     compare(found)  # refuses to mix before any work is done
     path = write_report([*found, *_find_references(found, references)], out or runs[0] / name, users)
     console.out.print(f"{path} written")

@@ -48,14 +48,17 @@ class Pace:
         """At the end of a round, on any clock; nothing as long as there is too little to judge by."""
         if self.rules.is_due(round):
             self._evaluations.append(0.0 if score is None else score.seconds)
+        # The first round gives no pace, because it also loads and compiles.
         if self._begun is None:
             self._begun = round, now
             return ""
+        # Evaluations are counted apart: they come less often than rounds and take longer.
         self._since += 0.0 if score is None else score.seconds
         number, then = self._begun
         training = (now - then - self._since) / (round - number) * (self.rules.rounds - 1 - round)
         due = self._due_after(round)
-        known = self._evaluations[1:] or ((self._evaluations or [0.0]) if due <= 1 else [])  # one makes no difference
+        # The first evaluation is a slow one, but where a single one is left it makes no difference.
+        known = self._evaluations[1:] or ((self._evaluations or [0.0]) if due <= 1 else [])
         return time_left(training + due * mean(known)) if known else ""
 
     def _due_after(self, round: int) -> int:
@@ -85,6 +88,7 @@ class Bar(Listener):
         self.metric = run.plan.protocol.select_metric
         self.pace = Pace(run.rules)
         self.task = self.bar.add_task(self.label, total=run.rules.rounds, completed=run.progress.next_round, note="")
+        # Notes come before the bar, which redraws its own line.
         _show_notes(run, self.notes)
         self.bar.start()
 
@@ -102,6 +106,7 @@ class Lines(Listener):
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         if score is not None:
             record = {"round": log.round, "seconds": log.seconds, **log.observed, "valid": score.metrics}
+            # Flushed, because whoever reads from a pipe wants to see rounds as they end.
             print(json.dumps(record), flush=True)
 
 
@@ -133,6 +138,7 @@ class Plain(Listener):
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         now = time.monotonic()
         left = self.pace.estimate_left(log.round, score, now)
+        # Waits grow, so that a log of a long run has dozens of lines and not thousands.
         if now - self.spoken > self.wait:
             self.spoken, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
             parts = [f"round {log.round + 1} of {self.pace.rules.rounds}", standing(self.metric, progress), left]

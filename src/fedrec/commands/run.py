@@ -31,10 +31,12 @@ from fedrec.federation.distributed import join_processes
 def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
     """Refuse what would mix a run with the runs of several seeds, or would litter the current folder."""
     for folder in _folders(out, seeds):
+        # A link could lead the run into another folder than the one that was checked.
         require_unlinked(folder, out)
         RunFolder(folder).require_own_files()
     single, several = (out / "config.toml").is_file(), any(out.glob("seed*/config.toml"))
-    if out == Path() and not (resume and (single or several)):  # also where a shell variable was empty
+    # An empty shell variable gives the current folder too, which a run would litter.
+    if out == Path() and not (resume and (single or several)):
         raise FedrecError("--out is empty or the current folder; choose a folder for the run, e.g. --out runs/mine")
     if single and seeds is not None:
         raise FedrecError(
@@ -68,16 +70,19 @@ def run_seeds(
     Of several processes that share the work, the first one writes and prints.
     """
     with join_processes(device_named(config.device)) as group:
+        # One process chooses the folder and tells the others, which might find another one free.
         place = Path(group.share_text(str(out if out is not None else _free_folder(config, seeds))))
         folders = _folders(place, seeds)
         configs = [dataclasses.replace(config, seed=seed) for seed in seeds or [config.seed]]
+        # All folders are checked before the first run starts, not when its turn comes.
         if not resume and group.first:
             for folder in folders:
                 RunFolder(folder).require_free()
         listeners = [Listener() for _ in configs]
         if group.first:
             listeners = [progress.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
-            for name in trackers:  # before any work: a missing package is said at once
+            # Before any work: a missing package is said at once.
+            for name in trackers:
                 listeners = [
                     Several([one, make_listener(name, folder)]) for one, folder in zip(listeners, folders, strict=True)
                 ]
@@ -108,6 +113,7 @@ def _ended_without_model(folder: Path, config: RunConfig) -> dict[str, Any] | No
     if there.best.exists() or not there.summary.is_file():
         return None
     begun = there.settings()
+    # The same settings, and not only the same folder: another run must not be taken for this one.
     if begun != with_columns(config, begun).to_dict():
         return None
     return read_run(folder).summary

@@ -119,12 +119,15 @@ def run_command(
     if resume and out is None:
         raise FedrecError("--resume needs the run folder: add --out DIR")
     chosen = parse_seeds(seeds, seed)
-    of_run = resume and config is None  # settings that are not given again stay as they were
+    # Settings that are not given again stay as they were.
+    of_run = resume and config is None
     if out is not None:
         require_place(out, chosen, resume)
         config = config_to_resume(out, chosen) if of_run else config
     if resume and method is None and config is None:
+        # Resuming nothing would start from the beginning under a flag that says otherwise.
         raise FedrecError(f"{out} has no run to resume; start one with {command_line('run', 'METHOD', '--out', out)}")
+    # The file first, then the flags, so that a flag always has the last word.
     values: dict[str, Any] = read_config(config, of_run) if config else {}
     flags = {
         "method": method,
@@ -160,15 +163,19 @@ def run_command(
     }
     if min_rating is not None:
         values["protocol"] = with_min_rating(protocol or values.get("protocol", "honest"), min_rating)
+        # The threshold has become part of the protocol and must not be set a second time.
         flags["protocol"] = None
     if None not in (name_data(data), train, test):
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
     set_now = parse_settings(set_ or [])
+    # Two ways to say the same could say different things; neither is obviously meant.
     for name, given in (("rounds", rounds), ("backbone", backbone)):
         if given is not None and name in set_now:
             raise FedrecError(f"--{name} and --set {name} say the same; keep one of them")
+    # Parameters are merged one by one: a single --set must not drop those of the file.
     values["params"] = {**values.get("params", {}), **set_now}
+    # Before data is read: a protocol without a test has no result to show.
     require_tested(evaluation.protocol(values.get("protocol", "honest")))
     keep = choose_kept_states(no_model, keep_last)
     run_seeds(make_config(values), chosen, out, resume, quiet, json_, keep, log or [])
@@ -180,6 +187,7 @@ def lost_share(lost_uploads: float | None, dropout: float | None) -> float | Non
         return lost_uploads
     if lost_uploads is not None:
         raise FedrecError("--dropout is the old name of --lost-uploads; give --lost-uploads alone")
+    # A warning and no error, so that scripts written for the last version still run.
     warnings.warn(
         "--dropout is now called --lost-uploads; what a network drops is --set dropout=...", FedrecWarning, stacklevel=2
     )
@@ -212,6 +220,7 @@ def parse_seeds(seeds: str | None, seed: int | None) -> list[int] | None:
         chosen = [int(part) for part in seeds.split(",")]
     except ValueError:
         raise FedrecError(f"--seeds {seeds}: write integers separated by commas, e.g. 0,1,2") from None
+    # The same seed twice would be the same run twice, and make the deviation too small.
     if len(set(chosen)) < len(chosen):
         raise FedrecError(f"--seeds {seeds}: seed {max(chosen, key=chosen.count)} is given twice; keep one")
     return chosen

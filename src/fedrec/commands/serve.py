@@ -42,7 +42,8 @@ def serve_command(
     from fedrec.serve.served_model import version_of_node, warm_up
     from fedrec.serve.web_server import is_loopback, listen, run_server, url_of
 
-    torch.set_num_threads(1)  # requests come side by side, and each is small
+    # Requests come side by side, and each is small.
+    torch.set_num_threads(1)
     with listen(host, port) as opened:
         local = is_loopback(opened)
         token = choose_token(local, token_file)
@@ -53,14 +54,16 @@ def serve_command(
             of_node = partial(_open_node, folder), partial(version_of_node, folder)
             service = Service(*of_node, local, token, check_every=check_every)
         if workers > 1:
-            warm_up(service.open_model())  # a model that cannot be opened ends here, and not in every worker
+            # A model that cannot be opened ends here, and not in every worker.
+            warm_up(service.open_model())
         make = service if workers > 1 else service.load()
         if token is not None and token_file is None:
             console.err.print(f"note: clients must show this token: Authorization: Bearer {token}")
         if not local:
             console.err.print("note: requests and answers can be read on the way; put a proxy with TLS in front of it")
         console.out.print(f"serving {run or state_dir} at {url_of(opened)}")
-        with suppress(KeyboardInterrupt), sigterm_interrupts():  # uvicorn passes signals on when it has stopped
+        # Uvicorn passes signals on when it has stopped.
+        with suppress(KeyboardInterrupt), sigterm_interrupts():
             run_server(make, opened, service.limits, workers)
         console.out.print("stopped")
 

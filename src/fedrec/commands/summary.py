@@ -27,6 +27,7 @@ def _with(summary: Mapping[str, Any]) -> str:
 def last_chosen(summary: Mapping[str, Any]) -> bool:
     """Whether validation was still improving when the rounds ended; of an epsilon it is always the last that counts."""
     at_end = summary["best_round"] + 1 == summary["rounds_run"] > 1
+    # Under a budget the last round always counts, so that it was chosen says nothing about more rounds.
     private = summary.get("privacy", {}).get("epsilon") is not None
     return at_end and bool(summary["valid"]) and not private and not summary.get("stopped_early")
 
@@ -43,6 +44,7 @@ def show_summary(summary: Mapping[str, Any], more: str = "") -> None:
         style="bold",
     )
     if (tested := Tested.from_summary(summary)) is not None:
+        # Printed in another colour where few users were tested, because the figures then say little about the rest.
         out.print(f"tested on {tested}", style="bold" if tested.share >= MOST else "bold yellow")
     for leak in summary["leaks"]:
         out.print(f"not honest: {leak}", style="yellow")

@@ -46,6 +46,7 @@ def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | No
     except KeyboardInterrupt as stop:
         console.err.print("interrupted; the same command continues after the last finished trial")
         if isinstance(stop, Terminated):
+            # Another exit code than Ctrl-C has, so that a scheduler knows that it ended the study itself.
             raise typer.Exit(TERMINATED) from None
         raise
     _show_best(done, metric, study.best)
@@ -77,6 +78,7 @@ def _show_best(done: Sequence[Trial], metric: str, file: Path) -> None:
 def study_folder(config: RunConfig, kind: str, more: str = "", method: str | None = None) -> Path:
     """runs/tune/METHOD-DATA-..., the same for the same command, which therefore goes on."""
     data = Path(config.train).stem if config.train else Path(config.data).name
+    # The default seed is left out, so that the usual folder has the shorter name.
     seed = f"seed{config.seed}" if config.seed else ""
     parts = [
         config.method if method is None else method,

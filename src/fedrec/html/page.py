@@ -14,12 +14,16 @@ from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
 
 
+# Kept: parsing templates takes longer than filling them, and a service fills them again after every reload.
 @cache
 def page_environment(package: str = "fedrec.html") -> Environment:
     """Return the templates of `package`, and the common ones."""
     return Environment(
+        # The package's own templates come first, so that it can replace a common one.
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("fedrec.html")]),
+        # Everything is escaped unless marked: ids and titles come from the files of strangers.
         autoescape=True,
+        # A name that is missing is an error, where a blank on the page would go unnoticed.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

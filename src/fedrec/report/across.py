@@ -85,6 +85,7 @@ class AcrossData:
     def _rows(self, ending: str) -> list[list[str]]:
         escapes: dict[str, Callable[[str], str]] = {".md": str, ".tex": latex_text, ".html": escape}
         plain = escapes[ending]
+        # Without the version, which would make the columns too wide; it is in the frame.
         heads = [f"{comparison.data.split('@')[0]} {metric}" for comparison, metric in self.columns]
         ranked = [self._ranks(comparison, metric) for comparison, metric in self.columns]
         placed = list(zip(self.columns, ranked, strict=True))
@@ -96,12 +97,14 @@ class AcrossData:
 
     def _ranks(self, comparison: Comparison, metric: str) -> list[float]:
         """The best value and the second: equal ones share a place."""
+        # A set: rows with equal means share the first or the second place.
         values = {value for name in self.methods if (value := self.value(name, comparison, metric)) is not None}
         return sorted(values, reverse=True)[:2]
 
     def _cell(self, method: str, comparison: Comparison, metric: str, ranks: Sequence[float], ending: str) -> str:
         value = self.value(method, comparison, metric)
         if value is None:
+            # A dash and no zero: the method was not run on that data.
             return "-"
         bold, bold_end, under, under_end = MARKS[ending]
         text = f"{value:.4f}"
@@ -120,12 +123,14 @@ def compare_across(
     runs: Sequence[FinishedRun], metrics: Sequence[str] | None, part: Part, pandas: bool = False
 ) -> AcrossData:
     """One table of runs on several data sets, each compared with those on the same data alone."""
+    # Means under different protocols cannot stand in one table.
     if len({run.protocol for run in runs}) > 1:
         raise FedrecError(f"one table has one protocol, not {', '.join(sorted({run.protocol for run in runs}))}")
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(run.data, []).append(run)
     comparisons = tuple(compare(group, part) for group in groups.values())
+    # Metrics that some data set lacks would leave holes in the middle of the table.
     common = [name for name in comparisons[0].metrics() if all(name in one.metrics() for one in comparisons)]
     usual = [name for name in choose_metrics(comparisons[0], None) if name in common]
     chosen = usual if metrics is None else choose_metrics(comparisons[0], ",".join(metrics))

@@ -55,6 +55,7 @@ class Row:
 
     def std(self, metric: str) -> float | None:
         values = self.values(metric)
+        # One run has no deviation; 0 would claim that seeds agree.
         return stdev(values) if len(values) > 1 else None
 
     def values(self, metric: str, part: str | None = None) -> list[float]:
@@ -75,6 +76,7 @@ class Comparison:
 
     def metrics(self) -> list[str]:
         """Metrics that every row has, the usual ones first."""
+        # Only what every row has, so that no column is half empty.
         common = set.intersection(*(set(row.runs[0].summary[self.part]) for row in self.rows))
         rest = [
             name for name in self.rows[0].runs[0].summary[self.part] if name in common and not name.startswith("hr@")
@@ -99,6 +101,7 @@ def selection(label: str, k: int) -> tuple[str, str]:
     """The metric that chose the round under a protocol, and on what."""
     try:
         found = parse_protocol(label)
+    # A protocol of another version cannot be read any more; what nearly all protocols choose by is assumed.
     except FedrecError:
         return f"ndcg@{k}", "validation"
     return found.select_metric, found.select_on
@@ -116,13 +119,16 @@ def part_shown(runs: Sequence[FinishedRun], wanted: str | None = None) -> Part:
         if missing:
             raise FedrecError(f"{missing[0]} has no validation part; use --on test")
         return "valid" if wanted == "valid" else "test"
+    # References do not count: popularity beside one method is no choice between methods.
     own = [run for run in runs if run.summary["method"] not in REFERENCES]
     several = len({run.summary["method"] for run in own}) == 1 and len({run.label for run in own}) > 1
+    # Only where every run has a validation part; mixed tables would compare different items.
     return "valid" if several and all(run.summary["valid"] for run in runs) else "test"
 
 
 def rows_of(run: FinishedRun) -> str:
     """Which rows a run is about: a description of the items beside them makes no other data of them."""
+    # Only what describes items is cut off; every other part of the version changes the rows.
     return re.sub(r"\+items-[0-9a-f]+", "", run.data)
 
 
@@ -130,6 +136,7 @@ def _columns_read(runs: Sequence[FinishedRun]) -> list[str]:
     """Which columns of a file each run has read; those of an earlier version do not say, and agree with all."""
     columns = [run.summary["dataset"].get("columns", {}) for run in runs]
     told = [", ".join(f"{role} {name}" for role, name in one.items()) for one in columns]
+    # Runs that do not say are given the columns of those that do, so that they do not count as different.
     return [text or max(told) for text in told]
 
 
@@ -142,6 +149,7 @@ def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
         ("data versions", [rows_of(run) for run in runs]),
         ("columns of the data", _columns_read(runs)),
     ):
+        # An error instead of a mixed table: figures under different protocols look comparable and are not.
         if len(set(values)) > 1:
             folders = [str(run.folder) for run, value in zip(runs, values, strict=True) if value == values[0]]
             raise FedrecError(
@@ -150,15 +158,18 @@ def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
             )
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
+        # In the order given, which is the order in which whoever compares thinks of them.
         groups.setdefault(run.label, []).append(run)
     for label, members in groups.items():
         by_seed: dict[int, list[str]] = {}
         for run in members:
             by_seed.setdefault(run.summary["seed"], []).append(str(run.folder))
+        # The same seed twice would count one draw as two and make deviations too small.
         if twice := next((folders for folders in by_seed.values() if len(folders) > 1), None):
             raise FedrecError(f"'{label}' is given twice with the same seed ({', '.join(twice)}); remove one of them")
     first = runs[0].summary
     rows = tuple(Row(label, tuple(members), part) for label, members in groups.items())
-    chance = first["chance"] if part == "test" else {}  # that of validation was not written down
+    # Chance on validation was never written down.
+    chance = first["chance"] if part == "test" else {}
     tested = next(filter(None, (Tested.from_summary(run.summary) for run in runs)), None)
     return Comparison(runs[0].data, runs[0].protocol, tuple(first["leaks"]), rows, chance, part, tested)

@@ -55,8 +55,10 @@ def group_comparison(comparison: Comparison, kind: str, metric: str) -> Grouped:
     prepared = prepare_again(run)
     names, labels = MAKERS[kind](prepared)
     ids = prepared.source.user_ids[prepared.test.users].astype(str)
-    order = np.array(sorted(range(len(ids)), key=ids.__getitem__))  # as values_by_row has them
+    # In the order in which values_by_row gives the users.
+    order = np.array(sorted(range(len(ids)), key=ids.__getitem__))
     labels = labels[order]
+    # Groups without users have no mean and are left out.
     there = [place for place in range(len(names)) if (labels == place).any()]
     rows = []
     for row in comparison.rows:
@@ -73,12 +75,14 @@ def prepare_again(run: FinishedRun) -> Prepared:
     # groups go by users, not clients
     prepared = run.kept_data or prepare_config(make_config(run.config), parse_protocol(run.protocol), centralised=True)
     source, before = prepared.source, run.summary["dataset"]
+    # Compared with what the run wrote down: groups made from other data would be silently wrong.
     if (source.version, source.n_users, source.n_items) != (before["version"], before["users"], before["items"]):
         raise FedrecError(f"the data of {run.folder} has changed since the run ({source!r}); run it again")
     return prepared
 
 
 def _over_seeds(values: Array) -> tuple[float, float | None]:
+    # First over users, then over seeds: the deviation is that of the method, not of the users.
     means = [float(value) for value in values.mean(1)]
     return mean(means), stdev(means) if len(means) > 1 else None
 
@@ -106,6 +110,7 @@ def _silo(prepared: Prepared) -> tuple[tuple[str, ...], Array]:
         partition, names = partition_by_company(prepared.source)
     else:
         partition, names = prepared.partition, tuple(f"silo {n + 1}" for n in range(prepared.partition.n_clients))
+    # With one client, or one user each, the groups would say nothing beyond the whole or the single user.
     if not 1 < partition.n_clients < partition.n_users:
         raise FedrecError("grouping by silo needs clients with several users each (--silos)")
     return names, partition.client_of()[prepared.test.users]

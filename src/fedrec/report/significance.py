@@ -37,6 +37,7 @@ class Pair:
 
     @property
     def significant(self) -> bool:
+        # On the corrected value: with many rows some difference is always small enough by chance.
         return self.p_holm < 1 - LEVEL
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,6 +71,7 @@ class Significance:
     def sign(self, one: str, two: str) -> int | None:
         """1 where `one` is significantly better than `two`, -1 worse, 0 neither; None where they were not compared."""
         for pair in self.pairs:
+            # Pairs are stored in one direction only, so both are looked up and the sign is turned.
             if {pair.row, pair.against} == {one, two}:
                 higher = (pair.difference.mean > 0) == (pair.row == one)
                 return (1 if higher else -1) if pair.significant else 0
@@ -93,6 +95,7 @@ def metric_to_test(comparison: Comparison, asked: Sequence[str] = ()) -> str | N
     known = [name for name in asked or comparison.metrics() if name.startswith("ndcg@")]
     if asked and not known:
         return next((name for name in asked if name.split("@")[0] not in OF_ALL_USERS), None)
+    # The shortest list where the usual one is missing; lengths are compared as numbers, since "100" sorts before "20".
     return PREFERRED if PREFERRED in known else min(known, key=lambda name: int(name.split("@")[1]), default=None)
 
 
@@ -102,6 +105,7 @@ def significance(comparison: Comparison, required: bool = False, metrics: Sequen
     `metrics`: those that were asked for, if any.
     """
     if comparison.part != "test":
+        # Per-user figures of validation are not written: tests on what a round was chosen by would be too kind.
         if required:
             raise FedrecError("per-user metrics exist for test only; add --on test")
         return None
@@ -113,11 +117,15 @@ def significance(comparison: Comparison, required: bool = False, metrics: Sequen
             )
         return None
     values = values_by_row(comparison.rows, metric)
+    # A row without the metric counts as 0 instead of stopping the comparison.
     best = max(comparison.rows, key=lambda row: row.mean(metric) or 0.0)
     asked = [(row, best) for row in comparison.rows if row is not best]
     shown = [row for row in comparison.rows if row.method == POPULARITY and row is not best]
+    # The best against popularity is in the list already; a pair counted twice would cost the correction power.
     asked += [(row, pop) for pop in shown for row in comparison.rows if row is not pop and row is not best]
+    # Averaged over seeds first: the bootstrap is over users, and seeds of one user are not independent users.
     found = [paired_bootstrap(values[one.label].mean(0), values[two.label].mean(0)) for one, two in asked]
+    # One correction for all pairs of the table, whichever of them a reader looks at.
     corrected = holm([difference.p for difference in found])
     pairs = tuple(
         Pair(
@@ -161,12 +169,15 @@ def _column(run: FinishedRun, metric: str) -> tuple[list[str], Array]:
     table = per_user(run)
     if metric not in table:
         raise FedrecError(f"{run.folder} has no {metric} in its per_user.csv; run it again, or add --no-significance")
+    # Sorted by user, because files of different runs may list the same users in another order.
     order = sorted(range(len(table["user"])), key=table["user"].__getitem__)
     return [table["user"][place] for place in order], np.array(table[metric], float)[order]
 
 
 def _by_seed(one: Row, two: Row, metric: str) -> tuple[Array, Array]:
     """Means of the seeds that both rows have; a pair of zeros, which tests nothing, where there are none."""
+    # Matched by seed: a paired test needs the same draws on both sides.
     first, second = ({run.summary["seed"]: run.summary["test"][metric] for run in row.runs} for row in (one, two))
     shared = sorted(first.keys() & second.keys())
+    # A single zero instead of nothing, which the t test takes for too little to test.
     return np.array([first[seed] for seed in shared] or [0.0]), np.array([second[seed] for seed in shared] or [0.0])

@@ -82,6 +82,7 @@ def _pair(pair: Pair) -> list[str]:
 
 
 def _p(value: float | None) -> str:
+    # Small values are bounded and not written as 0.0000, which would claim a certainty that no bootstrap gives.
     return "-" if value is None else f"{value:.4f}" if value >= 1e-4 else "<0.0001"
 
 
@@ -134,6 +135,7 @@ SIGNS = {
 
 
 def latex_text(text: str) -> str:
+    # Two signs become one before escaping, because single signs are what the table below knows.
     return "".join(SIGNS.get(sign, sign) for sign in text.replace(">=", "≥"))
 
 
@@ -147,8 +149,10 @@ def as_latex(title: str, table: Sequence[Sequence[str]], bold: frozenset[tuple[i
         return " & ".join(cells) + r" \\"
 
     body = [line(place, row) for place, row in enumerate(rows)]
+    # Numbers stand to the right, so that their decimal points lie below each other.
     columns = "l" + "r" * (len(header) - 1)
     lines = [
+        # Said in the output itself, since without this package the rules are an error that names no reason.
         "% needs \\usepackage{booktabs}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
@@ -166,6 +170,7 @@ def as_latex(title: str, table: Sequence[Sequence[str]], bold: frozenset[tuple[i
 
 def winners(comparison: Comparison, metrics: Sequence[str], tests: Significance | None) -> frozenset[tuple[int, int]]:
     """The cell to set in bold: that of the row which is significantly best, in the metric that was tested."""
+    # Bold claims a winner, so nothing is bold where the test does not tell the best from the others.
     if tests is None or tests.metric not in metrics or tests.like_the_best():
         return frozenset()
     row = [row.label for row in comparison.rows].index(tests.best)
@@ -174,6 +179,7 @@ def winners(comparison: Comparison, metrics: Sequence[str], tests: Significance 
 
 def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
     """Plain numbers: mean and std in columns of their own, data and protocol on every line."""
+    # Plain numbers in columns of their own: a program cannot calculate with text such as 0.1 ± 0.02.
     lines: list[list[Any]] = [
         ["data", "protocol", "part", "method", "seeds", *(f"{m}{s}" for m in metrics for s in ("", "_std"))]
     ]
@@ -187,6 +193,7 @@ def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
 
 def _csv(lines: Sequence[Sequence[Any]]) -> str:
     text = io.StringIO()
+    # Line ends of Unix in any case, so that the same comparison is the same bytes on every system.
     write_rows(text, lines, end="\n")
     return text.getvalue()
 
@@ -240,10 +247,12 @@ def format_of(out: Path | None, named: str | None) -> str:
     """The format that was named, or that the ending of `out` says; an error where the two disagree."""
     if named is None:
         return "markdown" if out is None else ENDINGS[ending_of(out, ENDINGS)]
+    # Short names are accepted because they are the endings of the files that people know.
     kind = {"md": "markdown", "tex": "latex"}.get(named, named)
     if kind not in ENDINGS.values():
         raise unknown("format", named, ENDINGS.values())
     said = None if out is None else ENDINGS.get(out.suffix.lower())
+    # An ending that contradicts --format is more likely a slip than a wish, and the file would be misleading.
     if said not in (None, kind):
         raise FedrecError(f"--out {out} is the name of a {said} file, but --format says {kind}; give one of the two")
     return kind
@@ -265,5 +274,6 @@ def render(
     tables = tables_with_titles(comparison, metrics, tests, groups, details)
     if chosen == "markdown":
         return "\n".join(as_markdown(*table) for table in tables)
+    # Groups and metrics lie in other columns, so a cell found for the comparison would mark the wrong one.
     bold = winners(comparison, metrics, tests) if groups is None else frozenset()
     return "\n".join(as_latex(*table, bold if place == 0 else frozenset()) for place, table in enumerate(tables))

@@ -23,9 +23,11 @@ def bars(rows: Sequence[Bar], *, title: str, longest: int = 20, most: float | No
     """Horizontal bars from zero, name on the left, value at the end, a whisker for the spread. `most` is the value that
     the whole width stands for; without it the largest."""
     height = 27.0
+    # By an average width of letters, since the browser's font is not known when the page is written.
     left = 14 + 6.6 * max((len(short(row.label, longest)) for row in rows), default=0)
     room = 8 + 6.9 * max((len(row.text) for row in rows), default=0)
     largest = max((row.value + (row.spread or 0) for row in rows), default=1)
+    # A given width lets several charts share one scale.
     x = axis(0, largest if most is None else most, left, WIDTH - room)
     parts = []
     for index, row in enumerate(rows):
@@ -34,6 +36,7 @@ def bars(rows: Sequence[Bar], *, title: str, longest: int = 20, most: float | No
         parts.append(
             f'<text class="name" x="{left - 8:.1f}" y="{middle + 4:.1f}" text-anchor="end">'
             f"{escape(short(row.label, longest))}</text>"
+            # A bar of 0 keeps a sliver, so that it is seen to be there.
             f'<rect class="bar {row.style}" x="{left:.1f}" y="{top:.1f}" width="{max(end - left, 0.8):.1f}" '
             f'height="{height - 8:.1f}"/>'
         )
@@ -59,7 +62,9 @@ def histogram(
     """Bars of equal width, one per bin; `outline` is a second distribution as a stepped line; `rule` stands before a
     bin. `labels` are written under the edges."""
     count = len(shares)
+    # A tiny floor: all shares may be 0, and an axis needs a height.
     top = max([*map(float, shares), *([] if outline is None else map(float, outline)), 1e-9])
+    # Some room above the highest bar, where the names of the distributions stand.
     x, y = Axis(0, count, LEFT, WIDTH - 14), axis(0, top * 1.12, HEIGHT - BOTTOM, TOP)
     parts = [grid(y), axis_titles(x_label, y_label), _bin_labels(x, labels)]
     for index, share in enumerate(shares):
@@ -69,6 +74,7 @@ def histogram(
         parts.append(f'<rect class="bar hist {style}" {box}>{words}</rect>')
     if outline is not None:
         points = " ".join(f"{x(i + d):.1f},{y(float(v)):.1f}" for i, v in enumerate(outline) for d in (0, 1))
+        # The outline comes after the bars, which would cover it.
         parts.append(f'<polyline class="line ref over" points="{points}"/>')
     if rule is not None:
         parts.append(rule_at(x, *rule))

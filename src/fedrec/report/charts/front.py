@@ -26,6 +26,7 @@ class Offer:
 def front(offers: Sequence[Offer]) -> list[Offer]:
     """Those that nothing beats: nothing is worth as much for less, or more for as much. The cheapest first."""
     found: list[Offer] = []
+    # By cost, and the worthier first among equals, so that one pass finds what nothing beats.
     for offer in sorted(offers, key=lambda offer: (offer.cost, -offer.worth)):
         if not found or offer.worth > found[-1].worth:
             found.append(offer)
@@ -35,6 +36,7 @@ def front(offers: Sequence[Offer]) -> list[Offer]:
 def front_chart(offers: Sequence[Offer], *, title: str, x_label: str, y_label: str) -> str:
     """Costs on a logarithmic axis; the front is drawn as steps."""
     costs, worths = [offer.cost for offer in offers], [offer.worth for offer in offers]
+    # Some room on both sides, since a point on the frame looks cut off.
     x = axis(min(costs) / 1.5, max(costs) * 1.5, LEFT, WIDTH - RIGHT, log=True)
     y = axis(0.0, max(worths) * 1.08, TALL - FOOT, TOP + 2)
     parts = [_frame(x, y, x_label, y_label), _steps(front(offers), x, y), *_points(offers, x, y)]
@@ -70,10 +72,12 @@ def _points(offers: Sequence[Offer], x: Axis, y: Axis) -> list[str]:
     """Rings with names, which move down until they cover no other."""
     taken: list[tuple[float, float, float]] = []  # left, right, height
     parts = []
+    # The worthiest first: it keeps its place, and lesser ones move down.
     for offer in sorted(offers, key=lambda offer: -offer.worth):
         left, height = x(offer.cost) + 6, y(offer.worth) - 4
         right = left + LETTER * len(offer.label)
         while any(left < r and right > l and abs(height - h) < LINE for l, r, h in taken):
+            # In small steps, so that a name stays as near to its ring as it can.
             height += LINE / 4
         taken.append((left, right, height))
         parts.append(

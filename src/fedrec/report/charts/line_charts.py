@@ -50,16 +50,21 @@ def line_chart(
     longest: int = LONGEST,
 ) -> str:
     """Curves over one x axis, labelled where they end; `rule` is a vertical line with a word to it."""
+    # Curves without points drop out here, so that nothing below has to think of them.
     drawn = [line for line in map(_finite, lines) if len(line.x)]
     if not drawn:
         return ""
+    # The room at the right grows with the longest name, and never so little that ticks are cut off.
     right = max(9.0 + 6.4 * max(len(short(line.label, longest)) for line in drawn), 14.0)
+    # Lines of one point cross the whole chart and must not stretch its x axis.
     x = _span([line.x for line in drawn if len(line.x) > 1] or [drawn[0].x], LEFT, WIDTH - right, x_log)
+    # Bands belong to the heights: the axis would otherwise cut them off.
     heights = [v for line in drawn for v in (line.y, line.low, line.high) if v is not None]
     y = _lift(_span(heights, HEIGHT - BOTTOM, TOP, y_log, y_zero, y_top), sum(len(line.rug) > 0 for line in drawn))
     parts = [frame(x, y, x_label, y_label)]
     if rule is not None:
         parts.append(rule_at(x, *rule))
+    # Bands lie below curves, so that no mean is covered by another method's spread.
     parts += [_band(line, x, y) for line in drawn if line.low is not None and len(line.x) > 1]
     parts += [_curve(line, x, y) for line in drawn]
     parts += [_rug(line, x, row) for row, line in enumerate(line for line in drawn if len(line.rug))]
@@ -79,10 +84,12 @@ def _span(
     values: Sequence[Values], start: float, end: float, log: bool, zero: bool = False, top: float | None = None
 ) -> Axis:
     flat = np.concatenate([np.asarray(v, float) for v in values])
+    # What is not above 0 has no place on a logarithmic axis, and would pull its end to nowhere.
     flat = flat[np.isfinite(flat) & (flat > 0 if log else True)]
     low, high = (float(flat.min()), float(flat.max())) if len(flat) else (0.0, 1.0)
     if log:
         return axis(low, high, start, end, True)
+    # Starting at zero keeps small differences small to the eye.
     low = 0.0 if zero else low
     return axis(low, top if top is not None else high, start, end)
 
@@ -90,6 +97,7 @@ def _span(
 def _lift(y: Axis, rows: int) -> Axis:
     """With room for rows of a rug below the lowest value."""
     high = y.start - y.end
+    # Not on a logarithmic axis, where a shift by pixels would be another value.
     return y if y.log or not rows else replace(y, low=y.high - (y.high - y.low) * high / (high - 4 - RUG * rows))
 
 
@@ -106,6 +114,7 @@ def _curve(line: Line, x: Axis, y: Axis) -> str:
     path = " ".join(f"{a:.1f},{b:.1f}" for a, b in _points(line, x, y))
     dots = []
     for mark in line.marks:
+        # The nearest recorded round: the chosen one itself may not be among the points.
         near = int(np.argmin(np.abs(np.asarray(line.x) - mark)))
         if len(line.x) > 1:
             at = f'cx="{x(float(line.x[near])):.1f}" cy="{y(float(line.y[near])):.1f}"'
@@ -134,11 +143,13 @@ def _rug(line: Line, x: Axis, row: int) -> str:
 def _end_labels(lines: Sequence[Line], x: Axis, y: Axis, longest: int = LONGEST) -> str:
     """Names at the ends, moved apart where they would overlap."""
     wanted = sorted((_points(line, x, y)[-1][1], index) for index, line in enumerate(lines))
+    # Fourteen pixels are a line of text; with many lines they share what height there is.
     gap = min(14.0, (HEIGHT - BOTTOM - TOP) / max(len(lines), 1))
     places, last = [], TOP - gap
     for height, index in wanted:
         last = max(height, last + gap)
         places.append((last, index))
+    # All move up together when the last would fall below the axis, so that their order stays.
     over = max(0.0, places[-1][0] - (HEIGHT - BOTTOM))
     return "".join(
         f'<text class="end {lines[i].style}" x="{x.end + 6:.1f}" y="{h - over + 4:.1f}">'

@@ -17,8 +17,11 @@ from fedrec.report.charts.scales import axis, number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+# Light to dark, so that the order survives a grey print and most kinds of colour blindness.
 SEQUENTIAL = ("#fff7e6", "#f6cf93", "#e08f5a", "#b54a52", "#6d2459", "#2a1040")
+# Pale in the middle, where values of both signs meet at zero.
 DIVERGING = ("#7f2704", "#d95f0e", "#fdbe85", "#f7f5f0", "#9ecae1", "#3182bd", "#08306b")
+# Squares can be read one by one; beyond this number the page would grow by megabytes.
 LARGEST_OF_SQUARES = 400  # cells; more become an image
 LEFT, TOP, SIDE = 46.0, 8.0, 280.0
 BAR, STEPS = 12.0, 48
@@ -36,8 +39,10 @@ class Shades:
         """[..., 3] bytes."""
         stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in self.colours], float)
         span = self.high - self.low
+        # A span of 0 would divide by zero: a matrix of one value gets one colour.
         share = np.clip((np.asarray(values, float) - self.low) / (span if span > 0 else 1.0), 0, 1)
         place = share * (len(stops) - 1)
+        # The last stop has no successor, so the highest value is mixed from the last two.
         below = np.minimum(place.astype(int), len(stops) - 2)
         rest = (place - below)[..., None]
         return np.rint((1 - rest) * stops[below] + rest * stops[below + 1]).astype(np.uint8)
@@ -63,9 +68,11 @@ def heat_map(
 def png(pixels: Array) -> bytes:
     """[height, width, 3] bytes as a PNG file."""
     height, width = pixels.shape[:2]
+    # Every row of a PNG begins with the number of its filter; 0 leaves the bytes as they are.
     rows = b"".join(b"\0" + row.tobytes() for row in np.ascontiguousarray(pixels, np.uint8))
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    # Written by hand in a few lines: an image library would be a dependency for one format.
     body = b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
     )
@@ -107,6 +114,7 @@ def _scale(shades: Shades) -> str:
     left, step = LEFT + SIDE + 12, SIDE / STEPS
     colours = shades(np.linspace(shades.high, shades.low, STEPS))
     cells = "".join(
+        # A trace higher than a step, or hairlines show between the cells.
         f'<rect x="{left}" y="{TOP + k * step:.2f}" width="{BAR}" height="{step + 0.3:.2f}" fill="{_hex(colour)}"/>'
         for k, colour in enumerate(colours)
     )

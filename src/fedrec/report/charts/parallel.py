@@ -32,7 +32,8 @@ def parallel(dimensions: Sequence[Dimension], *, title: str) -> str:
     places = np.linspace(SIDE, WIDE - SIDE, len(dimensions))
     heights = [_heights(one) for one in dimensions]
     goal = np.array(dimensions[-1].values, float)
-    order = np.argsort(goal, kind="stable")  # the best last, so that nothing covers it
+    # The best last, so that nothing covers it.
+    order = np.argsort(goal, kind="stable")
     parts = [
         _line([height[row] for height in heights], places, _strength(order, row), row == order[-1]) for row in order
     ]
@@ -64,7 +65,8 @@ def _heights(one: Dimension) -> list[float]:
 
 def _strength(order: np.ndarray[Any, Any], row: int) -> float:
     share = int(np.flatnonzero(order == row)[0]) / max(1, len(order) - 1)
-    return FAINT + (STRONG - FAINT) * share**3  # cubed: the few best stand out among hundreds
+    # Cubed: the few best stand out among hundreds.
+    return FAINT + (STRONG - FAINT) * share**3
 
 
 def _line(heights: Sequence[float], places: np.ndarray[Any, Any], strength: float, best: bool) -> str:
@@ -83,6 +85,7 @@ def _axis(one: Dimension, place: float) -> str:
         words = _label_values(one.values)
         scale = axis(0, max(1, len(words) - 1), TALL - FOOT, TOP)
         ends = [(scale(place), short(word, 10)) for place, word in enumerate(words)]
+    # Beside the axis and not on it, where the lines run.
     marks = "".join(
         f'<text class="tickname" x="{place + 4:.1f}" y="{height + 4:.1f}">{escape(text)}</text>'
         for height, text in ends

@@ -33,6 +33,7 @@ class Points:
 def scatter(
     sets: Sequence[Points], *, title: str, x_label: str, y_label: str, span: tuple[Array, Array] | None = None
 ) -> str:
+    # Two given corners stand in for the points, so that both cases share the rest.
     """`span` is (least, most) of both axes, for charts that share a scale."""
     every = np.concatenate([points.xy for points in sets]) if span is None else np.stack(span)
     (left, low), (right, high) = every.min(0), every.max(0)
@@ -45,11 +46,13 @@ def scatter(
 
 def hue(index: int) -> str:
     """A colour for each number that stands out from dark and light paper."""
+    # Lightness and saturation vary too, because hues alone run out after a dozen.
     red, green, blue = colorsys.hls_to_rgb((index * GOLDEN) % 1, (0.42, 0.55, 0.48)[index % 3], (0.75, 0.6)[index % 2])
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def _pad(low: float, high: float, start: float, end: float) -> Axis:
+    # A margin, since rings on the frame would be cut in half.
     room = 0.04 * (high - low)
     return axis(float(low - room), float(high + room), start, end)
 
@@ -74,7 +77,8 @@ def _frame(x: Axis, y: Axis, x_label: str, y_label: str) -> str:
 
 def _draw(points: Points, x: Axis, y: Axis) -> str:
     places = [(x(float(a)), y(float(b))) for a, b in points.xy]
-    if not points.style:  # a stroke of no length with round ends: by far the shortest way to write a dot
+    # A stroke of no length with round ends: by far the shortest way to write a dot.
+    if not points.style:
         path = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in places)
         return f'<path class="dots" stroke="{points.colour}" stroke-width="{points.size}" d="{path}"/>'
     rings = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{points.size}"/>' for a, b in places)

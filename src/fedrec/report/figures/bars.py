@@ -35,7 +35,8 @@ class Bars(Figure):
         panels = []
         for (data, protocol), members in groups.items():
             beside = [row for (other, _), some in groups.items() if other == data for row in some]
-            most = max(_end(row.values(metric, self.on)) for row in beside)  # one scale for each data set
+            # One scale for each data set.
+            most = max(_end(row.values(metric, self.on)) for row in beside)
             drawn = [_bar(names[row.label], row.values(metric, self.on), styles[row.label]) for row in members]
             drawn.sort(key=lambda bar: -bar.value)
             title = f"{metric} on {self.on}, {data}, {protocol}: " + ", ".join(f"{b.label} {b.text}" for b in drawn)
@@ -55,6 +56,7 @@ class Bars(Figure):
                 for row in rows
             ),
         )
+        # Said on the page, because bars that do not begin at zero exaggerate differences.
         lead = "Bars start at zero. "
         lead += "Whiskers show the standard deviation over seeds." if any(row.seeds > 1 for row in rows) else ""
         return Drawing(f"{metric} of {len(labels)} configurations", lead, tuple(panels), tables=(table,))

@@ -61,6 +61,7 @@ class Compared:
         path = Path(path)
         require_harmless(path)
         if ending_of(path, (*ENDINGS, ".html")) == ".html":
+            # A page shows all rows, references among them, as the report command does.
             return write_report([run for row in self.comparison.rows for run in row.runs], path)
         with atomic_file(path) as temporary:
             temporary.write_text(self._text(format_of(path, None)), encoding="utf-8")
@@ -69,6 +70,7 @@ class Compared:
     def figure(self, name: str, path: str | Path, width: float | None = None, **settings: Any) -> Path:
         """A figure of `fedrec report --figure list` as HTML, SVG, PDF or PNG; `width` in millimetres."""
         require_harmless(Path(path))
+        # Settings as text, because figures read them as the command line gives them.
         text = {key: str(value) for key, value in settings.items()}
         return write_figure(figure_class(name), text, self.runs, Path(path), width)
 
@@ -103,6 +105,8 @@ def compare_runs(
     """Compare the runs, with the references beside them."""
     table = compare([*runs, *references], part_shown(runs, on))
     shown = choose_metrics(table, None if metrics is None else ",".join(metrics))
+    # The kind of frame that the results came with, so that nobody who uses one library needs the other.
     pandas = any(run.result is not None and run.result.pandas for run in runs)
+    # Tests follow the metrics that were asked for; without a wish they choose their own.
     tests = significance(table, metrics=shown if metrics else ())
     return Compared(tuple(runs), table, tuple(shown), tests, pandas, note)

@@ -77,6 +77,7 @@ def _line(name: str, row: Row, found: Curve, style: str) -> Line:
     uploads = sorted(
         {
             int(record["round"])
+            # Seeds may upload in different rounds; a tick means that any of them did.
             for run in row.runs
             for record in rounds(run)
             if is_number(record.get("bytes_up")) and record["bytes_up"] > 0
@@ -102,5 +103,6 @@ def _within(row: Row, metric: str) -> str:
     return f"{sum(found) / len(found):.4g}{spread}"
 
 
+# None is written as a word: an empty cell would look like a missing value.
 def _rounds_of(uploads: Sequence[float], found: Curve) -> str:
     return "none" if not len(uploads) else f"{len(uploads)}, up to round {int(found.rounds[-1]) + FIRST}"

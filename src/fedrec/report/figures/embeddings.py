@@ -38,10 +38,13 @@ class Embeddings(Figure):
         self.require(
             len(sizes) == 1, f"runs with different numbers of items ({_join_sizes(sizes)}); give runs on one dataset"
         )
+        # The same items in every run, drawn once, because the panels are compared with each other.
         items = torch.from_numpy(models[0].draw_clients(self.items, 1, sizes.pop()))
+        # Doubles: principal axes of nearly equal tables are lost in float32.
         tables = [model.tables(chosen)[:, items].double() for model in models]
         planes, shares = self._planes(tables)
         every = np.concatenate([plane.reshape(-1, 2) for plane in planes])
+        # One span for all panels, or a small cloud would look as wide as a large one.
         span = (every.min(0), every.max(0)) if self.axes == "common" else None
         names = short_names([run.label for run in runs])
         panels, rows = [], []
@@ -76,6 +79,7 @@ class Embeddings(Figure):
             seen = tables if self.axes == "common" else [table]
             centre, axes = principal_axes(torch.cat([part.flatten(0, 1) for part in seen]))
             plane = ((table - centre) @ axes).numpy()
+            # Around the population's mean: the share is of these very points and no estimate.
             whole = float(table.flatten(0, 1).var(0, correction=0).sum())
             planes.append(plane)
             shares.append(f"{100 * plane.reshape(-1, 2).var(0).sum() / (whole or 1.0):.1f} %")
@@ -90,4 +94,5 @@ def _spread(plane: np.ndarray, axis: int) -> float:
     """Around the mean over items (1) or over clients (0). `plane` is [clients, items, 2]."""
     away = plane - plane.mean(axis, keepdims=True)
     found = float(np.sqrt((away**2).sum(-1).mean()))
-    return found if found > 1e-12 * float(np.abs(plane).max()) else 0.0  # rounding
+    # Anything smaller comes from rounding alone.
+    return found if found > 1e-12 * float(np.abs(plane).max()) else 0.0

@@ -14,6 +14,7 @@ def unit_rows(tables: Tensor) -> Tensor:
     """Rows of length 1 in float64; rows of zeros stay."""
     rows = tables.double()
     norm = rows.norm(dim=-1, keepdim=True)
+    # A row of zeros has no direction; divided by 1 it stays zero and not a number is avoided.
     return rows / torch.where(norm > 0, norm, torch.ones_like(norm))
 
 
@@ -31,13 +32,16 @@ def structure_correlations(unit: Tensor) -> Tensor:
     clients, items, dim = unit.shape
     flat = unit.transpose(0, 1).reshape(items, clients * dim)
     inner = (flat.T @ flat).square().reshape(clients, dim, clients, dim).sum((1, 3))
-    own = unit.square().sum(-1)  # the diagonal of U U', which says nothing
+    # The diagonal of U U', which says nothing.
+    own = unit.square().sum(-1)
     pairs = items * (items - 1)
     product = (inner - own @ own.T) / pairs
     middle = (unit.sum(1).square().sum(-1) - own.sum(-1)) / pairs
     covariance = product - middle[:, None] * middle
+    # Rounding can make a variance of zero slightly negative, which has no root.
     spread = covariance.diagonal().clamp(min=0).sqrt()
     scale = spread[:, None] * spread
+    # Where nothing varies there is no correlation; the tiny floor keeps the unused branch free of divisions by zero.
     return torch.where(scale > 1e-12, covariance / scale.clamp(min=1e-300), torch.zeros_like(scale))
 
 
@@ -53,5 +57,6 @@ def principal_axes(points: Tensor, count: int = 2) -> tuple[Tensor, Tensor]:
     centre = points.double().mean(0)
     rows = points.double() - centre
     axes = torch.linalg.eigh(rows.T @ rows).eigenvectors.flip(1)[:, :count]
+    # Axes are determined up to their sign; fixing it gives the same picture on every machine.
     sign = torch.sign(axes.gather(0, axes.abs().argmax(0, keepdim=True)))
     return centre, axes * sign

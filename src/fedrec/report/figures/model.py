@@ -50,6 +50,7 @@ class Model:
             common = self.simulator.server.get("item")
             if common is None or common.dim() != 2:
                 raise FedrecError(f"{self.name} in {self.folder} has no item table; give a run that has embeddings")
+            # A view for all clients: copies of a shared table would fill the memory for nothing.
             return common.expand(len(clients), *common.shape)
         found = [self._table(int(client)) for client in clients]
         if len({table.shape for table in found}) > 1:
@@ -62,7 +63,8 @@ class Model:
             if len(here):
                 name = _table_name(members.state.per_client)
                 assert name is not None
-                return members.state.per_client[name][int(where[0])].to(self.simulator.world.dtype)  # may rest in half
+                # Tables may rest in half precision, in which distances between them would be lost.
+                return members.state.per_client[name][int(where[0])].to(self.simulator.world.dtype)
         raise FedrecError(f"{self.folder} has no client {client}; its clients are 0 to {self.clients - 1}")
 
     def full_table(self) -> tuple[str, Tensor]:
@@ -76,11 +78,13 @@ class Model:
 
     def busiest(self, count: int) -> np.ndarray:
         """The clients with the most training interactions, lower numbers first among equals."""
+        # Negative and stable: the most first, and lower numbers first among equals, on every machine.
         return np.argsort(-self.interactions, kind="stable")[:count]
 
     def draw_clients(self, count: int, stream_number: int = 0, population: int | None = None) -> np.ndarray:
         """Some clients (or others of a population) by the run's seed, ascending."""
         size = self.clients if population is None else population
+        # A stream that no round of training uses, so that a drawing changes no draws of a run.
         draws = fold_array(stream(self.seed, Purpose.ORDER, NO_ROUND, stream_number), np.arange(size))
         return np.sort(np.argsort(draws, kind="stable")[:count])
 
@@ -88,9 +92,11 @@ class Model:
         """The cluster of every item and where it is from: the server's own labels, or k-means on the mean table."""
         known = self.simulator.server.get("labels")
         if known is not None and len(torch.unique(known)) > 1:
+            # The server's labels are what the method itself worked with; k-means is a guess in their place.
             return known.cpu().numpy().astype(np.int64), "labels broadcast by the server"
         _, tables = self.full_table()
         count = min(clusters, tables.shape[1])
+        # The mean over thousands of tables is taken in float64, which their own half precision could not hold.
         labels, _ = kmeans(tables.mean(0, dtype=torch.float64), count, stream(self.seed, Purpose.CLUSTER, NO_ROUND))
         return labels.cpu().numpy(), f"k-means of the mean table, {count} clusters"
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from fedrec.errors import FedrecError
 
+# A point is 1/72 of an inch, and reportlab counts in points.
 POINTS_PER_MM = 72 / 25.4
+# What most journals ask for.
 DOTS_PER_INCH = 300
 NEEDED = 'PDF and PNG need svglib and pypdfium2: pip install "fedrec[figures]"; or choose .svg'
 
@@ -20,6 +22,7 @@ def require_sheet(ending: str, width: float | None) -> None:
         raise FedrecError(f"--width {width:g} is the width of an .svg, .pdf or .png in millimetres, from 10 to 1000")
     if ending not in (".pdf", ".png"):
         return
+    # Tried before any work is done; the import itself tells more reliably than a list of packages.
     try:
         import pypdfium2  # noqa: F401
         import svglib  # noqa: F401

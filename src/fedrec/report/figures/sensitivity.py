@@ -50,6 +50,7 @@ class Sensitivity(Figure):
         differing = _differing(values)
         chosen = self._parameter(differing, values)
         others = [key for key in differing if key != chosen]
+        # Settings that change together with the parameter would make a line of every run, so only some name lines.
         telling = _telling(values, others, chosen)
         series: dict[str, dict[Any, list[FinishedRun]]] = {}
         for run, own in zip(runs, values, strict=True):
@@ -68,6 +69,7 @@ class Sensitivity(Figure):
             for label, members in found.items()
             for at, cell in _order(members)
         )
+        # A deviation of a single seed does not exist; a band of zero width would look like certainty.
         spread = any(len(cell) > 1 for members in found.values() for cell in members.values())
         leads = ["Dots are means over seeds, bands ± one standard deviation."] if spread else []
         leads += [NEAR] if self.on == "rounds" else []
@@ -79,6 +81,7 @@ class Sensitivity(Figure):
     def _value(self, run: FinishedRun, metric: str) -> float:
         if self.on != "rounds":
             return float(run.summary[self.on][metric])
+        # Rounds are found run by run: a mean curve over seeds is smoother and reaches its top elsewhere.
         round = find_convergence(run, metric)
         self.require(
             round is not None, f"{run.folder} has no {metric} by round in metrics.jsonl; choose another metric"
@@ -94,6 +97,7 @@ class Sensitivity(Figure):
             return self.parameter
         self.require(bool(differing), "no parameter differs between these runs; give runs with several values of one")
         listed = ", ".join(differing)
+        # Never a guess between two parameters: the x axis is what the figure claims to be the cause.
         self.require(len(differing) == 1, f"several parameters differ ({listed}); choose with --set parameter=NAME")
         return differing[0]
 
@@ -102,16 +106,19 @@ class Sensitivity(Figure):
             for some in members.values():
                 seeds = {run.summary["seed"] for run in some}
                 folders = ", ".join(str(run.folder) for run in some)
+                # The same seed twice would count one draw as two and make the deviation too small.
                 self.require(len(seeds) == len(some), f"the same seed twice ({folders}); remove one of them")
 
     def _curves(self, chosen: str, shown: str, found: Mapping[str, Mapping[Any, Sequence[float]]]) -> tuple[Panel, ...]:
         every = sorted({float(at) for members in found.values() for at in members})
+        # From this ratio on, a linear axis would press the small values into one place.
         log = self.scale == "log" or (self.scale == "auto" and every[0] > 0 and every[-1] >= WIDE * every[0])
         self.require(not log or every[0] > 0, f"{chosen}={every[0]:g} cannot be shown on a logarithmic axis")
         lines = []
         for index, (label, members) in enumerate(found.items()):
             x = np.array([float(at) for at, _ in _order(members)])
             middle = np.array([mean(cell) for _, cell in _order(members)])
+            # A spread of 0 for a single seed keeps the arrays alike; no band is drawn where all are 0.
             spread = np.array([stdev(cell) if len(cell) > 1 else 0.0 for _, cell in _order(members)])
             low, high = (middle - spread, middle + spread) if spread.any() else (None, None)
             lines.append(Line(label, x, middle, low, high, x.tolist(), style_of(index), unit=chosen))
@@ -143,6 +150,7 @@ def settings_of(run: FinishedRun) -> dict[str, Any]:
     config = make_config(run.config)
     method = method_of(config)
     own = {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
+    # Seed, device and the like do not decide the numbers, or are what is averaged over.
     common = {key: value for key, value in own.items() if key not in ASIDE}
     return common | {"method": method.info.name} | {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
 
@@ -150,6 +158,7 @@ def settings_of(run: FinishedRun) -> dict[str, Any]:
 def _differing(values: Sequence[Mapping[str, Any]]) -> list[str]:
     """What is not the same in all runs of a method: methods themselves are lines, not places on an axis."""
     found: dict[str, None] = {}
+    # Method by method, since methods have parameters of their own that others lack.
     for method in dict.fromkeys(own["method"] for own in values):
         alike = [own for own in values if own["method"] == method]
         found |= {key: None for key in alike[0] if len({_text(own[key]) for own in alike}) > 1}
@@ -177,4 +186,5 @@ def _order(members: Mapping[Any, Sequence[float]]) -> list[tuple[Any, Sequence[f
 
 
 def _text(value: Any) -> str:
+    # Lists and other values as JSON, so that equal values have equal texts.
     return value if isinstance(value, str) else json.dumps(value, default=str)

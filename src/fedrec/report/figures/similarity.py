@@ -34,9 +34,11 @@ class Similarity(Figure):
         chosen = numbers(self.clients) if self.clients else model.busiest(4).tolist()
         shown = unit_rows(model.tables(chosen))
         labels, origin = model.labels(self.clusters)
+        # Stable, so that items of one cluster stay in their order and the picture is reproducible.
         order = torch.from_numpy(np.argsort(labels, kind="stable"))
         means = [block_means(unit, order, min(CELLS, len(order))) for unit in shown]
         away = ~torch.eye(len(means[0]), dtype=torch.bool)
+        # Off the diagonal and without the most extreme hundredth: a few cells would otherwise take all the colour.
         limit = max(float(cells[away].abs().quantile(0.99)) for cells in means) or 1.0
         shades = Shades(-limit, limit, DIVERGING)
         panels = tuple(

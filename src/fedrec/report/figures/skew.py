@@ -32,6 +32,7 @@ from fedrec.report.figures.model import NO_ROUND, Model
 K = 10
 METRICS = (f"hr@{K}", f"ndcg@{K}")
 PARTS = ("training items", "test items")
+# Bounded by memory and not by a number of clients, because tables differ in size between datasets.
 BUDGET = 1 << 28  # bytes of a chunk of clients
 
 
@@ -49,7 +50,9 @@ class Skew(Figure):
         self.require(1 <= self.step <= self.nearest, "step must lie between 1 and nearest")
         model = Model(only_run(self, runs))
         model.require_personal(self.name)
+        # A client has no more neighbours than there are other clients.
         most = min(self.nearest, model.clients - 1)
+        # Always from 0, the client's own model, which is what the rest is compared with.
         sizes = [0, *range(self.step, most + 1, self.step)]
         self.require(len(sizes) > 1, f"{model.clients} clients are too few for steps of {self.step}; lower step")
         values = probe(model, sizes, self.weighted)  # [sizes, parts, metrics]
@@ -90,26 +93,31 @@ def probe(model: Model, sizes: Sequence[int], weighted: bool) -> np.ndarray:
     cases = _cases(model)
     total, users = np.zeros((len(sizes), len(PARTS), len(METRICS))), np.zeros(len(PARTS))
     order = neighbours(model, sizes[-1])
+    # All count the same unless asked: a large client would otherwise hide what averaging does to the small ones.
     weight = model.interactions if weighted else np.ones(model.clients)
     for clients in _chunks(model):
         chunk = model.simulator.data.chunk(clients)
         users += [int((np.diff(part.indptr)[chunk.users] > 0).sum()) for part in cases.parts]
         for at, scores in enumerate(_average_and_score(model, clients, order[clients], sizes, weight)):
             total[at] += cases.sums(chunk.users, scores)
+    # At least one user, so that a part without items gives 0 instead of a division by zero.
     return total / np.maximum(users, 1)[:, None]
 
 
 def neighbours(model: Model, count: int) -> np.ndarray:
     """[clients, count]: the nearest by distance of tables, in an order drawn for each client."""
     _, tables = model.full_table()
+    # A client is at distance 0 from itself and must not be its own neighbour.
     distance = square_distances(tables).fill_diagonal_(float("inf"))
     near = distance.topk(count, largest=False).indices.cpu().numpy()
+    # Drawn by the run's seed, so that the figure is the same whenever it is drawn again.
     keys = fold_array(stream(model.seed, Purpose.ORDER, NO_ROUND, 2), np.arange(len(near)))
     return np.take_along_axis(near, np.argsort(fold_array(keys[:, None], near), 1, kind="stable"), 1)
 
 
 def _chunks(model: Model) -> Iterator[np.ndarray]:
     _, tables = model.full_table()
+    # Four copies of a table live at once: the own rows, the running total, one neighbour's, and the mixture.
     each = 4 * tables[0].numel() * tables.element_size() + model.run.method.footprint(model.simulator.world).score
     per_client = int(np.diff(model.simulator.data.client_ptr).max()) * each
     step = max(1, BUDGET // per_client)
@@ -130,8 +138,10 @@ def _average_and_score(
     own = {name: value[where] for name, value in held.per_client.items()}
     user = {name: value[places] for name, value in held.per_user.items()}
     share = torch.from_numpy(weight).to(simulator.world.dtype)
+    # A copy, because the count grows in place while `share` is used again for every neighbour.
     total, count = {name: _scale(own[name], share[where]) for name in names}, share[where].clone()
     down = method.offer(simulator.server, clients, model.round, items)
+    # Sums grow from one size to the next, so that no neighbour is added twice.
     before = 0
     for size in sizes:
         for column in order[:, before:size].T:
@@ -141,6 +151,7 @@ def _average_and_score(
             count += share[other]
         before = size
         mixed = {name: _scale(value, 1 / count) for name, value in total.items()}
+        # No gradients: the scores of all items for many clients would keep their whole history in memory.
         with torch.no_grad():
             yield method.score(State(own | mixed, dict(user)), down, chunk, items)
 
@@ -168,10 +179,13 @@ class _Cases:
     def sums(self, users: np.ndarray, scores: Tensor) -> np.ndarray:
         """[parts, metrics], summed over users."""
         rows, items = _pairs(self.known, users)
+        # Doubles, so that items with nearly equal scores do not become ties by rounding.
         pool = scores.detach().double().clone()
         if not bool(torch.isfinite(pool).all()):
             raise FedrecError("the model gives scores that are not numbers; give a run that did not diverge")
+        # Items that the user has met leave the pool, since a list would not offer them.
         pool[torch.from_numpy(rows), torch.from_numpy(items)] = -torch.inf
+        # Sorted once: every item is then ranked by bisection instead of against all others.
         pool = pool.sort(1).values
         return np.array([_sums(pool, scores.double(), *_pairs(part, users)) for part in self.parts])
 
@@ -188,13 +202,15 @@ def _sums(pool: Tensor, scores: Tensor, rows: np.ndarray, items: np.ndarray) -> 
     own = own.view(len(pool), width)
     above, below = torch.searchsorted(pool, own, right=True), torch.searchsorted(pool, own)
     higher = (pool.shape[1] - above).view(-1)[spot].numpy()
-    equal = (above - below).view(-1)[spot].numpy() + 1  # and itself
+    # An item also ties with itself.
+    equal = (above - below).view(-1)[spot].numpy() + 1
     values = per_user(higher, equal, np.arange(len(rows) + 1), (K,), ("recall", "ndcg"))
     return [float((values[name] / counts[rows]).sum()) for name in (f"recall@{K}", f"ndcg@{K}")]
 
 
 def _pairs(part: _Part, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Row (place among `users`) and item of everything that these users have in a part."""
+    # The lists have different lengths; the empty array keeps the type where nobody has any.
     lists = [part.items[part.indptr[user] : part.indptr[user + 1]] for user in users]
     rows = np.repeat(np.arange(len(users)), [len(own) for own in lists])
     return rows, np.concatenate([np.zeros(0, np.int64), *lists])

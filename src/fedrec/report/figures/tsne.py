@@ -29,6 +29,7 @@ class TSNE(Figure):
         self.require(self.clusters >= 1, "clusters must be at least 1")
         self.require(self.items >= 4, "items must be at least 4")
         self.require(self.perplexity > 0, "perplexity must be above 0")
+        # Asked for first, so that a missing package is said before the model is loaded.
         embed = _tsne()
         model = Model(only_run(self, runs))
         model.require_personal(self.name)
@@ -36,10 +37,12 @@ class TSNE(Figure):
         tables = model.tables(chosen)
         labels, origin = model.labels(self.clusters)
         items = model.draw_clients(self.items, 1, tables.shape[1])
+        # scikit-learn refuses a perplexity that the number of items cannot carry.
         perplexity = min(self.perplexity, (len(items) - 1) / 3)
         panels = []
         for client, table in zip(chosen, tables, strict=True):
             rows = table.double().numpy()[items]
+            # Started from principal components and the run's seed: a random start gives another picture each time.
             made = embed(n_components=2, perplexity=perplexity, init="pca", random_state=model.seed % (1 << 31))
             plane = np.asarray(made.fit_transform(rows), float)
             sets = [

@@ -33,10 +33,12 @@ def write_figure(
     """
     ending = ending_of(path, ENDINGS)
     require_sheet(ending, width)
+    # Built before drawing: a wrong setting is said at once instead of after minutes of work.
     drawing = kind.build(settings).draw(runs)
     leaks = list(dict.fromkeys(leak for run in runs for leak in run.summary["leaks"]))
     if ending in SHEETS:
-        svg = visible(as_svg(drawing, _warnings(leaks, runs)))  # XML, unlike HTML, forbids control characters
+        # XML, unlike HTML, forbids control characters.
+        svg = visible(as_svg(drawing, _warnings(leaks, runs)))
         with atomic_file(path) as temporary:
             write_sheet(temporary, svg, ending, width)
         return path
@@ -81,7 +83,8 @@ def as_svg(drawing: Drawing, warnings: Sequence[str]) -> str:
     """All panels on one white sheet, two in a row, in plain colours that every program understands."""
     columns = 1 if len(drawing.panels) == 1 else 3 if len(drawing.panels) == 3 else 2
     width = columns * (WIDTH + GAP) - GAP + 2 * MARGIN
-    head = [line for text in warnings for line in textwrap.wrap(text, int(width / 7.2))]  # the title is the caption's
+    # The title is left to the paper's own caption.
+    head = [line for text in warnings for line in textwrap.wrap(text, int(width / 7.2))]
     body, top = [_lines(head, MARGIN, MARGIN + 12, "name")], MARGIN + (LINE * len(head) + 10 if head else 0)
     for start in range(0, len(drawing.panels), columns):
         row = drawing.panels[start : start + columns]
@@ -115,6 +118,7 @@ def _lines(lines: Sequence[str], left: float, top: float, kind: str) -> str:
 
 def _group(panel: Panel, left: float, top: float) -> str:
     """The panel without a frame of its own: nested pictures are drawn differently by different programs."""
+    # The outer tags go: programs for papers draw nested pictures in different places, or not at all.
     inner = re.sub(r"^<svg [^>]*>|</svg>$", "", panel.svg)
     return f'<g class="chart" transform="translate({left:.0f} {top:.0f})">{inner}</g>'
 
@@ -129,5 +133,6 @@ def _style() -> str:
     """The style of charts with the colours of light paper written out."""
     colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]+);", style_sheet().split("}")[0]))
     style = page_environment().get_template("chart.css").render()
+    # Colours are written out, because programs outside the browser do not know variables of a style sheet.
     style = re.sub(r"var\(--([a-z0-9-]+)\)", lambda name: colours[name[1]], style)
     return re.sub(r"\.chart \{[^}]*\}\n", "", style)

@@ -25,6 +25,7 @@ def cost_table(shown: Sequence[View]) -> dict[str, Any]:
 
 def size(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
+        # Powers of 1024 with their own names, since traffic is counted in whole bytes.
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
@@ -33,7 +34,9 @@ def size(count: float) -> str:
 
 def _traffic(key: str) -> Callable[[Sequence[FinishedRun]], str]:
     def measure(runs: Sequence[FinishedRun]) -> str:
-        found = [run.summary["bytes"].get(key) for run in runs]  # runs of old versions lack some
+        # Runs of old versions lack some.
+        found = [run.summary["bytes"].get(key) for run in runs]
+        # One run without the figure makes the mean one of other runs, so there is none.
         return size(mean(found)) if all(map(is_number, found)) else "–"
 
     return measure
@@ -48,6 +51,7 @@ def _seconds(key: str) -> Callable[[Sequence[FinishedRun]], str]:
 
 
 def _memory(runs: Sequence[FinishedRun]) -> str:
+    # The largest of all seeds: a machine must hold the worst of them.
     return f"{max(run.summary['peak_memory_mb'] for run in runs):,.0f} MB"
 
 

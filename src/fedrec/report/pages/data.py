@@ -50,15 +50,18 @@ def ratings(data: Interactions) -> str:
 
 
 def item_counts(data: Interactions) -> Array:
+    # With a minimal length, so that items without rows count: they are what makes popularity uneven.
     return np.bincount(data.item, minlength=data.n_items)
 
 
 def gini(counts: Array) -> float:
     """0 where every item has equally many interactions, towards 1 where few items have them all."""
     values = np.sort(counts.astype(float))
+    # Without any interaction the formula would divide by zero.
     if not values.sum():
         return 0.0
     n = len(values)
+    # The closed form over sorted values; comparing all pairs of items would be quadratic.
     return float((2 * np.arange(1, n + 1) - n - 1) @ values / (n * values.sum()))
 
 
@@ -73,7 +76,9 @@ def write_data_page(data: Interactions, rows: list[tuple[str, str]], path: Path)
 def _activity(users: Array) -> dict[str, Any]:
     """Interactions of each user, from the most to the least active."""
     ordered = np.sort(users)[::-1]
+    # 200 points are as fine as the chart can show, and keep the page small for millions of users.
     at = np.unique(np.round(np.linspace(0, len(ordered) - 1, 200)).astype(int)) if len(ordered) else np.zeros(0, int)
+    # At least one user, so that tiny data has a busiest tenth too.
     busiest = max(1, len(ordered) // 10)
     share = 100 * ordered[:busiest].sum() / max(ordered.sum(), 1)
     svg = charts.line_chart(
@@ -114,8 +119,11 @@ def _degrees(users: Array, items: Array) -> dict[str, Any]:
     """Share of users and of items with at least d interactions, both axes logarithmic."""
     lines = []
     for label, counts, style in (("users", users, "s0"), ("items", items, "s1")):
+        # Zeros have no place on a logarithmic axis.
         values, often = np.unique(counts[counts > 0], return_counts=True)
+        # Counted from the largest degree down, which gives the share with at least so many.
         share = often[::-1].cumsum()[::-1] / max(often.sum(), 1)
+        # Evenly spaced on the logarithmic axis: most values lie at the small end otherwise.
         keep = np.unique(np.round(np.geomspace(1, max(len(values), 1), 150)).astype(int) - 1)[: len(values)]
         lines.append(Line(label, values[keep], 100 * share[keep], style=style))
     svg = charts.line_chart(

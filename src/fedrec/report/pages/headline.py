@@ -36,6 +36,7 @@ def headline(
 def _winner(shown: Sequence[View], tests: Significance) -> str:
     """Which row is significantly best, or which are not significantly different from the highest."""
     alike = [view.name for view in shown if view.name in tests.like_the_best()]
+    # Where the best is not significantly better, the sentence must not name a winner.
     if alike:
         same = f"{join_words(alike)} {_be(alike)} {SIGNS[0]} {tests.best}"
         return f"None is significantly best on {tests.metric}: {same}, which has the highest mean."
@@ -75,6 +76,7 @@ def _against_references(shown: Sequence[View], asked: Sequence[View], tests: Sig
         return f"On {tests.metric} it is {join_words(parts)}." if parts else ""
     groups: dict[tuple[int, str], list[str]] = {}
     for sign, name, other in found:
+        # Who is like the winner was said in the first sentence already.
         said = sign == 0 and other == tests.best  # with the winner
         if sign is not None and sign <= 0 and not said:
             groups.setdefault((sign, other), []).append(name)
@@ -92,4 +94,5 @@ def _be(names: Sequence[str]) -> str:
 
 
 def percent(value: float) -> str:
+    # Two digits for small values, which would else all read 0.0 %.
     return f"{100 * value:.1f} %" if value >= 0.001 else f"{100 * value:.2f} %"

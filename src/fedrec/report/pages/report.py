@@ -37,6 +37,7 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
     asked = [view for view in shown if not view.reference]
     first = asked[0].row.runs[0]
     table = per_user(first)
+    # hr@k equals recall@k where one item is held out; twice the same row would only lengthen the table.
     names = [name for name in comparison.rows[0].runs[0].summary["test"] if not name.startswith("hr@")]
     k = cutoff(names)
     single = "above" in table
@@ -66,6 +67,7 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
         "no_samples": no_samples,
         "sample_method": best.name,
         "configurations": [_configuration(view) for view in asked],
+        # A set: the same remark of five seeds is read once.
         "notes": sorted({note for view in asked for run in view.row.runs for note in run.summary["notes"]}),
         "versions": _versions(asked),
         "seeds": max(view.row.seeds for view in asked),
@@ -92,7 +94,8 @@ def _tests(comparison: Comparison, shown: Sequence[View]) -> tuple[Significance 
     try:
         found = significance(comparison)
     except FedrecError as error:
-        return None, str(error).rpartition("; ")[0]  # without what to tell `fedrec compare`
+        # The end of the sentence tells `fedrec compare` what to do, which helps nobody on a page.
+        return None, str(error).rpartition("; ")[0]
     if found is None:
         return None, "the runs have no ndcg@k" if len(shown) > 1 else ""
     return found.rename({view.row.label: view.name for view in shown}), ""
@@ -116,7 +119,8 @@ def _groups(comparison: Comparison, shown: Sequence[View]) -> list[dict[str, Any
     for kind in ("activity", "popularity", "silo") if metric else ():
         try:
             found = group_comparison(comparison, kind, str(metric))
-        except (FedrecError, OSError):  # the data is gone, or has no such groups
+        # The data is gone, or has no such groups.
+        except (FedrecError, OSError):
             continue
         columns = {label: [spread_text(*value) for value in values] for label, _, values in found.rows}
         table = {
@@ -128,6 +132,7 @@ def _groups(comparison: Comparison, shown: Sequence[View]) -> list[dict[str, Any
                 for place, (name, users) in enumerate(zip(found.names, found.users, strict=True))
             ],
         }
+        # Nothing is bold by groups: no test was made within them.
         made.append(table | {"best": [None] * len(table["rows"])})
     return made
 
@@ -136,6 +141,7 @@ def _hardware(asked: Sequence[View]) -> list[tuple[str, str]]:
     """When and on what the runs were computed, where they say it."""
     summaries = [run.summary for view in asked for run in view.row.runs]
     days = sorted({str(summary["finished"]) for summary in summaries if "finished" in summary})
+    # Runs of earlier versions do not say on what they were computed.
     machines = sorted({str(summary["hardware"]) for summary in summaries if "hardware" in summary})
     date = [("date", days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")] if days else []
     return [*date, *([("hardware", "; ".join(machines))] if machines else [])]
@@ -154,6 +160,7 @@ def _facts(comparison: Comparison, asked: Sequence[View], first: FinishedRun) ->
         *left_out,
         ("protocol", comparison.protocol),
         ("clients", _clients(asked)),
+        # Each seed once, since configurations usually share theirs.
         ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds))),
         *_hardware(asked),
     ]
@@ -172,6 +179,7 @@ def _round_note(asked: Sequence[View], on: str, metric: str) -> str:
     for view in asked:
         chosen = [run.summary["best_round"] + FIRST for run in view.row.runs]
         ran = [run.summary["rounds_run"] for run in view.row.runs]
+        # A method of one round has nothing to choose between.
         if max(ran) > 1:
             parts.append(f"{view.name}: round {_join_with_and(chosen)} of {_join_with_and(ran)}")
     return f"Chosen by {metric} on {on}: {'; '.join(parts)}." if parts else ""
@@ -201,6 +209,7 @@ def _tables(
     made = _table("Test", [*heads, "chance"], [*(_column(view.row, "test", names) for view in shown), chance], names)
     tables = [made | {"best": [_best(shown, name, tests) for name in names]}]
     columns = [_column(view.row, "valid", names) for view in shown]
+    # A column of dashes alone says nothing: such runs had no validation part.
     if any(cell != "–" for column in columns for cell in column):
         tables.append(_table("Validation", [view.name for view in shown], columns, names))
     return tables
@@ -233,6 +242,7 @@ def _configuration(view: View) -> dict[str, Any]:
 
 def _folder(run: FinishedRun) -> str:
     """Its name, with that of the folder around several seeds."""
+    # Folders of seeds are all called seed0, seed1 and so on; only the name around them tells runs apart.
     return "/".join(run.folder.parts[-2:] if run.folder.name.startswith("seed") else run.folder.parts[-1:])
 
 

@@ -26,7 +26,9 @@ def key_figure(shown: Sequence[View], chance: Mapping[str, float], metric: str) 
             spread = stdev(values) if len(values) > 1 else None
             rows.append(Bar(view.name, mean(values), f"{mean(values):.4f}", spread, view.style))
     if metric in chance:
+        # Chance has a grey of its own, so that no method is mistaken for it.
         rows.append(Bar("chance", chance[metric], f"{chance[metric]:.4f}", None, "ref3"))
+    # Sorted by value and not by name: the chart answers which is highest.
     rows.sort(key=lambda row: -row.value)
     words = ", ".join(f"{row.label} {row.text}" for row in rows)
     return Markup(charts.bars(rows, title=f"{metric} on test: {words}"))
@@ -37,6 +39,7 @@ def curves(shown: Sequence[View], metric: str, on: str) -> list[Figure]:
     asked = [view for view in shown if not view.reference]
     figures = []
     quality = [_line(view, curve(view.row.runs, metric, "valid"), True) for view in shown]
+    # One point is no curve; a chart of single points would only repeat the table.
     if any(len(line.x) > 1 for view, line in zip(shown, quality, strict=True) if not view.reference):
         title = f"{metric} on {on} per round for {_join_views(asked)}"
         svg = charts.line_chart(quality, title=title, x_label="round", y_label=metric, y_zero=True)
@@ -57,8 +60,10 @@ def curves(shown: Sequence[View], metric: str, on: str) -> list[Figure]:
 def _line(view: View, found: Curve, flat_reference: bool = False) -> Line:
     if flat_reference and view.reference and len(found.rounds):  # a level to compare with, not a curve to follow
         at = [run.summary["best_round"] for run in view.row.runs]
+        # The recorded round nearest to the chosen one, since not every round is evaluated.
         level = float(np.mean([found.mean[int(np.argmin(np.abs(found.rounds - best)))] for best in at]))
         return Line(view.name, [float(FIRST)], [level], style=view.style)
+    # A band over one seed would have no width, and over one round no length.
     band = view.row.seeds > 1 and len(found.rounds) > 1
     marks = sorted({float(run.summary["best_round"] + FIRST) for run in view.row.runs})
     low, high = (found.low, found.high) if band else (None, None)
@@ -73,15 +78,18 @@ def user_charts(shown: Sequence[View], chance: Mapping[str, float], k: int) -> l
     if not ranked:
         return _metric_histogram(shown, [(view, values) for view, _, values in found], metric)
     largest = max(float(ranks.max()) for _, ranks in ranked)
+    # Ten lists long at most: what happens at rank 5,000 concerns nobody who is shown ten items.
     return [_rank_histogram(ranked, largest, k), _within_chart(ranked, min(largest, 10.0 * k), k, chance.get(metric))]
 
 
 def _rank_histogram(ranked: Sequence[tuple[View, Any]], largest: float, k: int) -> Figure:
     asked = [(view, ranks) for view, ranks in ranked if not view.reference] or list(ranked)
+    # The best one only: outlines of all would cover each other.
     view, ranks = max(asked, key=lambda pair: float((pair[1] <= k).mean()))
     edges, shares = rank_shares(ranks, largest)
     beside = next(((other, values) for other, values in ranked if other.reference and other.name == "popularity"), None)
     outline = None if beside is None else [100 * share for share in rank_shares(beside[1], largest)[1]]
+    # Edges are one above a round number, so that a bin begins after it: 1,001 is written as 1k.
     labels = [f"{edge:,.0f}" if edge < 1000 else f"{(edge - 1) / 1000:g}k" for edge in edges[:-1]]
     first = next((i for i, edge in enumerate(edges) if edge == k + 1), None)
     svg = charts.histogram(
@@ -107,6 +115,7 @@ def _within_chart(ranked: Sequence[tuple[View, Any]], largest: float, k: int, ch
         lines.append(Line(view.name, n, 100 * share, style=view.style))
     if chance:
         n, _ = within(np.array([largest]), largest)
+        # Chance is a straight line through the origin; it cannot find more than everybody.
         lines.append(Line("chance", n, np.minimum(100 * chance / k * n, 100), style="ref3"))
     svg = charts.line_chart(
         lines,
@@ -122,6 +131,7 @@ def _within_chart(ranked: Sequence[tuple[View, Any]], largest: float, k: int, ch
 
 def _metric_histogram(shown: Sequence[View], found: Sequence[tuple[View, Any]], metric: str) -> list[Figure]:
     there = [(view, values) for view, values in found if len(values)]
+    # Without a configuration in question there is nobody to draw.
     if not there or there[0][0].reference:
         return []
     edges = np.linspace(0, 1, 11)

@@ -13,6 +13,7 @@ from fedrec.experiment.opening import Chosen, open_finished
 from fedrec.report.records import per_user, ranks
 from fedrec.serve import Recommendation, Recommender
 
+# Fixed places instead of chosen users: nobody can pick those who make the method look good.
 PLACES = (
     (0.03, "among the best served"),
     (0.25, "better than three in four"),
@@ -58,6 +59,7 @@ def sample_users(run: FinishedRun, chosen: Chosen | None = None) -> tuple[list[S
         return [], "the data is no longer there"
     try:
         return _samples(Recommender(chosen or open_finished(run.folder), as_tested=True), table), ""
+    # Samples are an extra of the report: where they cannot be made, the report says why and goes on.
     except (FedrecError, OSError, KeyError) as error:
         return [], str(error)
 
@@ -68,6 +70,7 @@ def _samples(recommender: Recommender, table: dict[str, list[str]]) -> list[Samp
     lists = _lists(recommender, [position[table["user"][row]] for row in chosen])
     found = ranks(table)
     samples = []
+    # Not strict: with very few users several places fall on the same one.
     for row, (_, served) in zip(chosen, PLACES, strict=False):
         index = position[table["user"][row]]
         rank = None if found is None else round(float(found[row]))
@@ -83,9 +86,12 @@ def _choose(table: dict[str, list[str]]) -> list[int]:
         metric = f"ndcg@{LISTED}" if f"ndcg@{LISTED}" in known else next(iter(known), None)
         if metric is None:
             return []
+        # Negative, so that the best served come first as they do by rank.
         badness = -np.array(table[metric], float)
+    # Stable, so that users who are served alike come in the order of the file on every machine.
     order = np.argsort(badness, kind="stable")
     rows = (int(order[int(share * (len(order) - 1))]) for share, _ in PLACES)
+    # The same user at two places is shown once.
     return list(dict.fromkeys(rows))
 
 
@@ -111,6 +117,7 @@ def _sample(
     return SampleUser(
         user=str(recommender.user_ids[user]),
         served=served,
+        # The latest first, as people remember what they saw.
         recent=tuple(name(item) for item in seen[-RECENT:][::-1].tolist()),
         offers=tuple(Offer(rec.rank, rec.title or f"item {rec.item}", rec.item in held_ids) for rec in offers),
         held_out=tuple(name(item) for item in held.tolist()),

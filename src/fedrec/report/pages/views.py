@@ -31,6 +31,7 @@ class View:
 def views(comparison: Comparison) -> list[View]:
     """The configurations in question first, references last; alone, a reference is itself in question."""
     rows = comparison.rows
+    # A report on references alone is about them.
     asked = [row for row in rows if row.method not in REFERENCES] or list(rows)
     methods = Counter(row.method for row in asked)
     found = []
@@ -54,6 +55,7 @@ def cutoff(names: Sequence[str]) -> int:
 
 def command(row: Row) -> str:
     """The command line that repeats the row's runs."""
+    # The seed is taken out here, since the flags of all seeds stand at the end.
     config = replace(make_config(row.runs[0].config), seed=RunConfig.seed)
     seeds = [str(run.summary["seed"]) for run in row.runs]
     of_seeds = ["--seed", seeds[0]] if len(seeds) == 1 else ["--seeds", ",".join(seeds)]
