@@ -126,13 +126,13 @@ class Plan:
 
 def participants(world: World, round: int, fraction: float) -> np.ndarray:
     """floor(fraction * clients), at least one, without replacement: the clients with the smallest hashes."""
-    # A hair is added, since 0.1 * 30 is 2.9999999999999996 in floating point and would lose a client.
+    # A hair is added, since 0.29 * 100 is 28.999999999999996 in floating point and would lose a client.
     count = max(1, int(fraction * world.clients + 1e-9))
     # Everybody takes part in the usual case, and then no hash is needed.
     if count >= world.clients:
         return np.arange(world.clients)
-    # Hashes rather than a shuffled list: whether a client takes part depends on its number and the round alone, so any
-    # process can tell.
+    # Hashes rather than a shuffled list: nothing is consumed, so any process draws the same clients, before or after a
+    # resume.
     draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round), np.arange(world.clients))
     # A partition finds the smallest without a sort of all; the sort of the few makes clients ascend, as everybody
     # expects.

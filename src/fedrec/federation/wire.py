@@ -31,8 +31,8 @@ from fedrec.federation.secret import Secret, SeededSecret
 from fedrec.federation.stages import Shortening, Stage, TopRows
 from fedrec.federation.update import Update
 
-# Beyond so many draws in a round, noise takes longer than training; a plain sum has the same distribution if drawn
-# once.
+# Beyond so many draws in a round, one for each client and entry would take too long; a plain sum has the same
+# distribution if drawn once.
 DRAWS = 1 << 32
 # Lengths travel as 64-bit integers.
 LENGTH = 8

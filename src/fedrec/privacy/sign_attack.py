@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import rankdata
 
-# Relative to the longest move, since learning rates scale all moves alike; float32 leaves dust on rows that did not
-# move.
+# Relative to the longest move, since learning rates scale all moves alike; rows that did not move are zero but for the
+# rounding of the projection.
 STILL = 1e-9
 
 
