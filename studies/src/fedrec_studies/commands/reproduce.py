@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedrec.commands import console
 from fedrec.data import require_unlinked
+from fedrec_studies.reproduce.causes import read_findings
 from fedrec_studies.reproduce.cells import Cell, count_words, plan_cells, require_runnable, run_cells
 from fedrec_studies.reproduce.coverage import CellCoverage, coverage
 from fedrec_studies.reproduce.coverage_page import (
-    COLUMNS,
     NOT_RUN,
     TOO_LONG,
     WAITING,
@@ -20,14 +20,17 @@ from fedrec_studies.reproduce.coverage_page import (
     not_run,
     summary_line,
     too_long,
+    turn,
     write_coverage,
 )
 from fedrec_studies.reproduce.estimate import Clock, Estimate, hours
 from fedrec_studies.reproduce.measured import collect_finished, merge_runs, read_all_shipped, read_shipped
+from fedrec_studies.reproduce.overview_page import judge_papers, overview_table, write_overview
 from fedrec_studies.reproduce.printed import read_print
 from fedrec_studies.reproduce.studies import without_print, write_study
 from fedrec_studies.reproduce.table_definition import Row, Table, names, narrow_tables, papers, select_tables, tables
 from fedrec_studies.reproduce.table_page import write_page
+from fedrec_studies.reproduce.verdicts import judge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +80,15 @@ def reproduce(target: str, wanted: ReproduceRequest, out: Path | None, dry_run: 
     return all(succeeded)
 
 
+def show_overview(out: Path | None) -> None:
+    """The verdicts on all papers with printed tables, by the runs that come with fedrec."""
+    judged = judge_papers()
+    header, *rows = overview_table(judged)
+    console.table(header, rows)
+    for path in write_overview(judged, out or Path("runs") / "reproduce"):
+        console.out.print(f"{path} written")
+
+
 def _folder(paper: str, quick: bool = False) -> Path:
     return Path("runs") / "reproduce" / (paper + ("-quick" if quick else ""))
 
@@ -96,14 +108,17 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
     if not reached:  # a study of our own methods, or a figure
         console.out.print(f"{write_study(names(paper).title or paper, found, runs, folder)} written")
         return
-    console.table(["printed table", *COLUMNS], by_table(reached))
+    known = read_findings(paper)
+    judged = judge(reached, known)
+    header, *rows = turn(by_table(judged), "printed table")
+    console.table(header, rows)
     _show_missing(reached)
     if endless := too_long(reached):
         console.table([*WAITING, "why"], endless, title=TOO_LONG)
     if waiting := not_run(reached):
         console.table(WAITING, waiting, title=NOT_RUN)
-    console.out.print(summary_line(reached))
-    paths = write_coverage(names(paper).title, reached, folder, [*names(paper).words.values()])
+    console.out.print(summary_line(judged))
+    paths = write_coverage(names(paper).title, reached, known, folder, [*names(paper).words.values()])
     if drawn := without_print(found):
         paths.append(write_study(f"{names(paper).title}: what has no printed figures", drawn, runs, folder))
     for path in paths:

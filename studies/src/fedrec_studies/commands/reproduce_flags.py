@@ -34,12 +34,21 @@ def reproduce_command(
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
 ) -> None:
     """Rerun a paper's tables, next to the printed figures and under the honest protocol; continues where it stopped."""
-    from fedrec_studies.commands.reproduce import ReproduceRequest, reproduce, show_coverage, show_papers
+    from fedrec_studies.commands.reproduce import (
+        ReproduceRequest,
+        reproduce,
+        show_coverage,
+        show_overview,
+        show_papers,
+    )
 
     if target is None:
-        if coverage or dry_run or quick:
+        if dry_run or quick:
             raise FedrecError("name a PAPER or PAPER/TABLE; `fedrec reproduce` lists them")
-        show_papers()
+        if coverage:
+            show_overview(out)
+        else:
+            show_papers()
         return
     if coverage:
         if datasets or protocols or rows or seeds or quick:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import stdev
 from typing import Literal
 
 from fedrec_studies.reproduce.cells import Cell, plan_cells
@@ -28,8 +29,9 @@ BUDGET = 3600.0
 A row that does not fit any more, in the table's order, takes too long."""
 Place = tuple[str, str, str]  # table, row, dataset
 STAGE = "stage="  # prefix of a printed setting that names a stage of a round
-NEAR, SHARE = 0.01, 0.1
-"""Within tolerance is a figure of the same sign at most this far from print, or this share of it, whichever is more."""
+SHARE, DEVIATIONS, SEEDS = 0.1, 2.0, 3
+"""A figure agrees that is at most this share of print away, or so many standard deviations over at least so many seeds,
+whichever is more. There is no absolute floor, which small figures would pass at any distance."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +47,17 @@ class Comparison:
     """The version of fedrec that a mean without its runs is of."""
     diverged: int = 0
     """How many of its runs diverged after the chosen round."""
+    deviation: float | None = None
+    """Over seeds, where there are enough runs of one seed each."""
 
     @property
     def difference(self) -> float:
         return self.value - self.printed
 
     @property
-    def within(self) -> bool:
-        same_sign = self.value * self.printed >= 0
-        return same_sign and abs(self.difference) <= max(NEAR, SHARE * abs(self.printed)) + 1e-12
-
-    @property
-    def only_near(self) -> bool:
-        """Within tolerance because both figures are small: as a share of print they are further apart."""
-        return self.within and abs(self.difference) > SHARE * abs(self.printed) + 1e-12
+    def agrees(self) -> bool:
+        spread = DEVIATIONS * self.deviation if self.deviation is not None else 0.0
+        return abs(self.difference) <= max(SHARE * abs(self.printed), spread) + 1e-12
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,11 @@ class CellCoverage:
     time: Estimate | None = None
     beside: float | None = None
     """Of another kind of figure: ours, which tolerance means nothing to."""
+
+    @property
+    def best(self) -> Comparison:
+        """The first row that agrees with print, as any that corresponds may serve; the first of all where none does."""
+        return next((one for one in self.found if one.agrees), self.found[0])
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,9 @@ def _compare_row(cell: PrintedCell, claim: Claim, by_row: Mapping[Place, Sequenc
     value = sum(run.seeds * run.figures[name] for run in known) / seeds
     earlier = ", ".join(sorted({run.fedrec for run in known if not run.seconds}))
     diverged = sum(bool(run.diverged) for run in known)
-    return Comparison(claim.table.name, claim.row.label, value, seeds, cell.number(), earlier, diverged)
+    each = [run.figures[name] for run in known if run.seeds == 1]
+    deviation = stdev(each) if len(each) >= SEEDS else None
+    return Comparison(claim.table.name, claim.row.label, value, seeds, cell.number(), earlier, diverged, deviation)
 
 
 def _with_stages(

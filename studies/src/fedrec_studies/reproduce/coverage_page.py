@@ -10,17 +10,21 @@ import numpy as np
 
 from fedrec.data import atomic_file
 from fedrec.report import Drawing, Panel, Points, as_svg, markdown_lines, scatter
-from fedrec_studies.reproduce.coverage import BUDGET, NEAR, SHARE, STATES, CellCoverage, Comparison, State, counts
+from fedrec_studies.reproduce.causes import AuthorsFigure, Findings
+from fedrec_studies.reproduce.coverage import BUDGET, DEVIATIONS, SEEDS, SHARE, CellCoverage, Comparison, State
 from fedrec_studies.reproduce.printed import PERCENT
+from fedrec_studies.reproduce.verdicts import VERDICTS, Judgement, agreement, count_verdicts, judge
 
-TOLERANCE = f"{NEAR:g}, or {SHARE:.0%} of the printed figure where that is more"
+RULE = f"{SHARE:.0%} of print, or {DEVIATIONS:g} standard deviations over at least {SEEDS} seeds where that is more"
 
 
-def write_coverage(title: str, reached: Sequence[CellCoverage], folder: Path, notes: Sequence[str] = ()) -> list[Path]:
+def write_coverage(
+    title: str, reached: Sequence[CellCoverage], known: Findings, folder: Path, notes: Sequence[str] = ()
+) -> list[Path]:
     """`coverage.md`, and `coverage.svg` where anything was measured."""
     folder.mkdir(parents=True, exist_ok=True)
     page, picture = folder / "coverage.md", folder / "coverage.svg"
-    written = [(page, "\n".join(lines(title, reached, notes)) + "\n")]
+    written = [(page, "\n".join(lines(title, reached, known, notes)) + "\n")]
     if any(fractions(reached)):
         written.append((picture, draw_scatter(title, reached)))
     for path, text in written:
@@ -29,45 +33,92 @@ def write_coverage(title: str, reached: Sequence[CellCoverage], folder: Path, no
     return [path for path, _ in written]
 
 
-def lines(title: str, reached: Sequence[CellCoverage], notes: Sequence[str] = ()) -> Iterable[str]:
-    yield from (f"# {title}", "", summary_line(reached), "")
+def lines(title: str, reached: Sequence[CellCoverage], known: Findings, notes: Sequence[str] = ()) -> Iterable[str]:
+    judged = judge(reached, known)
+    header, *rows = turn(by_table(judged), "verdict")
+    yield from (f"# {title}", "")
+    if known.sceptic:
+        yield from (known.sceptic.strip(), "")
+    yield from (summary_line(judged), "")
     for note in notes:
         yield from (note, "")
+    yield from ("## Verdicts", "", *markdown_lines(["verdict", "cells", "what it means"], _verdicts(judged)), "")
     if any(fractions(reached)):
         yield from ("![Printed against measured](coverage.svg)", "")
-    yield from ("## By table", "", *markdown_lines(["table", *COLUMNS], by_table(reached)), "")
+    yield from ("## By table", "", *markdown_lines(header, rows), "")
+    yield from _causes(judged, known)
     yield from _missing(reached)
     yield from (
         "## Cell by cell",
         "",
-        "All rows that correspond to a printed cell are listed, in the order of their tables.",
+        "All rows that correspond to a printed cell are listed, in the order of their tables. Any of them may serve: a "
+        "cell agrees by the row in whose line the verdict stands. The number is that of the cause.",
         "",
     )
     yield from markdown_lines(
-        ["table", "row", "data", "metric", "printed", "measured", "difference", "", "by row", "seeds"], _cells(reached)
+        ["table", "row", "data", "metric", "printed", "measured", "difference", "verdict", "by row", "seeds"],
+        [_cell(one, found) for one in judged for found in one.coverage.found],
     )
+    if known.settle:
+        yield from ("", "## What would settle the rest", "", known.settle.strip())
 
 
-COLUMNS = ["printed", *STATES.values(), "within tolerance", "beyond"]
+COLUMNS = ["printed", "not counted", *VERDICTS]
 
 
-def summary_line(reached: Sequence[CellCoverage]) -> str:
-    found, first = counts(reached), [one.found[0] for one in reached if one.found]
-    near, small = sum(one.within for one in first), sum(one.only_near for one in first)
-    words = [f"{found[state]} {name}" for state, name in STATES.items() if found[state]]
-    rest = f", {small} of them by the absolute {NEAR:g} alone" if small else ""
+def summary_line(judged: Sequence[Judgement]) -> str:
+    near, possible = agreement(judged)
+    apart = sum(one.uncounted is not None for one in judged)
+    share = f" ({near / possible:.0%})" if possible else ""
+    aside = f" {apart} of them are derived from others or repeated, and not counted." if apart else ""
+    open_cells = count_verdicts(judged)["not explained yet"]
     return (
-        f"{len(reached)} printed cells: {', '.join(words)}. Of those measured {near} are within tolerance "
-        f"({TOLERANCE}) by the first corresponding row{rest}; {found['measured'] - near} are beyond."
+        f"{len(judged)} printed cells.{aside} {near} agree ({RULE}), of {possible} whose data is here and whose print "
+        f"is not the leak's{share}; {open_cells} are apart and not explained yet."
     )
 
 
-def by_table(reached: Sequence[CellCoverage]) -> list[list[str]]:
+def _verdicts(judged: Sequence[Judgement]) -> list[list[str]]:
+    found = count_verdicts(judged)
+    return [[word, str(found[word]), meaning] for word, meaning in VERDICTS.items() if found[word]]
+
+
+def by_table(judged: Sequence[Judgement]) -> list[list[str]]:
     """One line for each printed table, and one for all."""
-    groups: dict[str, list[CellCoverage]] = {}
-    for one in reached:
-        groups.setdefault(one.cell.table, []).append(one)
-    return [_count_row(name, some) for name, some in groups.items()] + [_count_row("all", reached)]
+    groups: dict[str, list[Judgement]] = {}
+    for one in judged:
+        groups.setdefault(one.coverage.cell.table, []).append(one)
+    return [count_row(name, some) for name, some in groups.items()] + [count_row("all", judged)]
+
+
+def turn(counted: Sequence[Sequence[str]], corner: str) -> list[list[str]]:
+    """A line for each verdict and a column for each part, the header first; verdicts that nothing has are left out."""
+    heads, *figures = zip(*counted, strict=True)
+    lines_of = [[word, *some] for word, some in zip(COLUMNS, figures, strict=True) if {*some} != {"0"}]
+    return [[corner, *heads], *lines_of]
+
+
+def _causes(judged: Sequence[Judgement], known: Findings) -> Iterable[str]:
+    """Why cells do not agree, by the number that stands in their lines, and the figures of the authors' programs."""
+    cells = Counter(one.number for one in judged if one.cause and one.uncounted is None)
+    if rows := [
+        [str(number), cause.verdict, str(cells[number]), cause.cells.describe(), cause.reason]
+        for number, cause in enumerate(known.causes, 1)
+    ]:
+        header = ["", "verdict", "cells", "of", "why"]
+        yield from ("## Causes", "", *markdown_lines(header, rows), "")
+    if ran := [(one.coverage, figure) for one in judged if (figure := known.authors_figure(one.coverage.cell))]:
+        yield from ("## The authors' own program", "")
+        header = ["table", "row", "data", "metric", "printed", "their program", "measured here", "from"]
+        yield from markdown_lines(header, [_authors_row(*one) for one in ran])
+        yield ""
+
+
+def _authors_row(one: CellCoverage, figure: AuthorsFigure) -> list[str]:
+    cell = one.cell
+    here = f"{one.best.value:.4f}" if one.found else "-"
+    place = [cell.table, cell.row(), cell.dataset, cell.metric]
+    return [*place, f"{cell.number():.4f}", f"{figure.value:.4f}", here, figure.source]
 
 
 def missing_data(reached: Iterable[CellCoverage]) -> list[list[str]]:
@@ -134,28 +185,24 @@ def _missing(reached: Sequence[CellCoverage]) -> Iterable[str]:
             yield from (*markdown_lines(["table", "row", "data", "printed", "here"], rows), "")
 
 
-def _count_row(name: str, some: Sequence[CellCoverage]) -> list[str]:
-    found, near = counts(some), sum(one.found[0].within for one in some if one.found)
-    return [name, str(len(some)), *(str(found[state]) for state in STATES), str(near), str(found["measured"] - near)]
+def count_row(name: str, some: Sequence[Judgement]) -> list[str]:
+    found, apart = count_verdicts(some), sum(one.uncounted is not None for one in some)
+    return [name, str(len(some)), str(apart), *(str(found[verdict]) for verdict in VERDICTS)]
 
 
-def _cells(reached: Iterable[CellCoverage]) -> list[list[str]]:
-    return [_cell(one, found) for one in reached for found in one.found]
-
-
-def _cell(one: CellCoverage, found: Comparison) -> list[str]:
-    cell = one.cell
-    metric = cell.metric.removesuffix(PERCENT)
-    word = "" if found.within else "beyond"
+def _cell(judgement: Judgement, found: Comparison) -> list[str]:
+    cell = judgement.coverage.cell
+    word = _verdict_words(judgement) if found is judgement.coverage.best else ""
     seeds = str(found.seeds) + (f" (fedrec {found.earlier})" if found.earlier else "")
     seeds += f", {found.diverged} diverged later" if found.diverged else ""
+    spread = f" ± {found.deviation:.4f}" if found.deviation is not None else ""
     return [
         cell.table,
         cell.row(),
         cell.dataset,
-        metric,
+        cell.metric.removesuffix(PERCENT),
         f"{found.printed:.4f}",
-        f"{found.value:.4f}",
+        f"{found.value:.4f}{spread}",
         f"{found.difference:+.4f}",
         word,
         f"{found.table}: {found.row}",
@@ -163,27 +210,33 @@ def _cell(one: CellCoverage, found: Comparison) -> list[str]:
     ]
 
 
+def _verdict_words(judgement: Judgement) -> str:
+    number = f" ({judgement.number})" if judgement.cause else ""
+    return judgement.verdict + number + (f", {judgement.uncounted}" if judgement.uncounted else "")
+
+
 # -- the picture --
 
 
 def fractions(reached: Iterable[CellCoverage]) -> tuple[list[Comparison], list[Comparison]]:
-    """Figures between 0 and 1 that can share axes: within tolerance, and beyond."""
-    found = [one for cell in reached for one in cell.found[:1] if 0 <= one.printed <= 1 and 0 <= one.value <= 1]
-    return [one for one in found if one.within], [one for one in found if not one.within]
+    """Figures between 0 and 1 that can share axes: those that agree, and the others."""
+    best = [one.best for one in reached if one.found]
+    found = [one for one in best if 0 <= one.printed <= 1 and 0 <= one.value <= 1]
+    return [one for one in found if one.agrees], [one for one in found if not one.agrees]
 
 
 def draw_scatter(title: str, reached: Sequence[CellCoverage]) -> str:
-    """A point for each printed fraction that was measured, by the first corresponding row."""
+    """A point for each printed fraction that was measured, by the row that may serve."""
     near, far = fractions(reached)
     outside = sum(bool(one.found) for one in reached) - len(near) - len(far)
     sets = [
         Points(_points(some), label=f"{word}: {len(some)}", style=style, size=3.0)
-        for some, word, style in ((far, "beyond", "s1"), (near, "within tolerance", "s0"))
+        for some, word, style in ((far, "apart", "s1"), (near, "agrees", "s0"))
         if some
     ]
     equal = np.linspace(0, 1, 200)
     sets.append(Points(np.stack([equal, equal], 1), colour="#999999", size=1.0))
-    words = f"{title.partition(':')[0]}: printed and measured figures; the tolerance is {TOLERANCE}"
+    words = f"{title.partition(':')[0]}: printed and measured figures; a figure agrees within {RULE}"
     words += f"; {outside} figures that are no fractions are not shown" if outside else ""
     svg = scatter(sets, title=words, x_label="printed", y_label="measured", span=(np.zeros(2), np.ones(2)))
     return as_svg(Drawing(title, "", (Panel(svg, words),)), ())
