@@ -156,8 +156,8 @@ class FolderIndex:
         Left out is `NAME-nodes` beside `NAME`: a federation on one machine keeps its nodes' own files there.
         """
         waiting, count = [(self.root, "", 0)], 0
-        # A stack instead of recursion, which very deep trees would exhaust.
         self.truncated = False
+        # A stack instead of recursion, which very deep trees would exhaust.
         while waiting:
             place, name, depth = waiting.pop()
             marks, below, others = _look_into(place)

@@ -318,8 +318,8 @@ class Interactions:
             items=self.n_items,
             interactions=len(self),
             density=self.distinct_pairs().size / cells if cells else 0.0,
-            # An empty table has no minimum and no median; zeros keep the description printable.
             time=self.time,
+            # An empty table has no minimum and no median; zeros keep the description printable.
             per_user_min=int(counts.min()) if counts.size else 0,
             per_user_median=float(np.median(counts)) if counts.size else 0.0,
             per_user_max=int(counts.max(initial=0)),

@@ -109,8 +109,8 @@ def _kinds(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> dict[str,
     for name in names:
         if name not in ("item", *WORDS):
             told = [row[name] for row in rows if row[name]]
-            # Not every cell: one typing error among a thousand prices must not turn them into a thousand categories.
             numbers = sum(_as_number(text) is not None for text in told)
+            # Not every cell: one typing error among a thousand prices must not turn them into a thousand categories.
             kinds[name] = "numbers" if numbers >= MOSTLY * len(told) else "words"
     return kinds
 

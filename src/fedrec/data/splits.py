@@ -230,7 +230,7 @@ def order_in_time(data: Interactions) -> Array:
 def _chronological(data: Interactions, time: Time, ties: Ties) -> Array:
     """Rows sorted by user, within the user from the earliest to the latest."""
     row, moments = np.arange(len(data)), _times_of_rows(data, time)
-    # The negative row puts the first line last, hence latest, as published code does with its stable descending sort.
+    # The negative row puts the first line last, hence latest, which is the rule of published code.
     if ties == "first" and time != "random":
         return np.lexsort((-row, moments, data.user))
     # The row decides only where the same pair occurs twice at the same time, so that the order is total.

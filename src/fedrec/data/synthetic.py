@@ -85,8 +85,8 @@ def synthetic(
         user=user,
         item=item,
         user_ids=np.arange(users),
-        item_ids=np.arange(items),
         # Items nobody took are kept, since the true preferences are known for them too.
+        item_ids=np.arange(items),
         timestamp=_timestamps(rng, user, counts),
         time="real",
         name="synthetic",

@@ -123,8 +123,8 @@ def read_table(
         else _read_delimited
     )
     frame, guess, broken = read(path, ColumnRequest(columns or {}, usual or {}, ask), skip_bad)
+    # Asked before anything is computed: an empty table has no ids to number and no digest worth naming.
     if frame.height == 0:
-        # Asked before anything is computed: an empty table has no ids to number and no digest worth naming.
         raise FedrecError(f"{path} has no interactions")
     try:
         # Hashed as it lies on disk, so that a renamed copy has the same digest and one changed byte has another.
@@ -375,9 +375,9 @@ class _Location:
     guess: Guess
 
     def error(self, row: int, role: str, problem: str) -> FedrecError:
+        # The header is a line too, and people count lines from 1.
         line = f"row {row}" if self.guess.has_types else f"line {row + 1 + int(self.guess.header)}"
         return FedrecError(
-            # The header is a line too, and people count lines from 1.
             f"{self.guess.path}, {line}, column {self.guess.columns[role]}: {problem}; fix or remove this row, "
             "or put such rows aside (--skip-bad)"
         )

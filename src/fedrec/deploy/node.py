@@ -76,12 +76,12 @@ class Settings:
                 f"{folder} is not the state folder of a node ({error}); start one with fedrec deploy node"
             ) from None
 
-    # Absolute paths, since a service may start from another folder than the one where it was set up.
     def write(self, folder: Path) -> None:
         import tomli_w
 
         own = self.own
         values = {
+            # Absolute paths, since a service may start from another folder than the one where it was set up.
             "data": str(own.data.resolve()),
             "silo": own.silo,
             "seeded": self.seeded,

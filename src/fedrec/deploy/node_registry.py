@@ -89,8 +89,8 @@ class NodeRegistry:
         self._gather(len(self.members), min(self.limits.deadline, self.limits.wait))
 
     def _gather(self, enough: int, seconds: float) -> bool:
-        until = time.monotonic() + seconds
         # A monotonic clock: setting the machine's time must not end or prolong the wait.
+        until = time.monotonic() + seconds
         while True:
             self._greet()
             if len(self.here) >= enough:

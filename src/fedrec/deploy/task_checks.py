@@ -123,7 +123,7 @@ class TaskChecks:
         client = step.parts[0][0][:1]
         examples = [down for server in self._servers if (down := _try(make, server, client)) is not None]
         if not examples:
-            # It needs what only the real server has.
+            # The method needs what only the real server has, so there is no example to compare with.
             return
         for _, down in step.parts:
             for kind in ("shared", "own"):

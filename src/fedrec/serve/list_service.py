@@ -40,7 +40,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-s
 
 def _as_whole(value: Any) -> Any:
     """Take 3.0 for 3, as JSON Schema does, but neither true nor "3"."""
-    # A bool is an int in Python, but true is not the item 1.
+    # Only floats are converted: int() alone would also take true for 1 and read text.
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

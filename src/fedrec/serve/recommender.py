@@ -315,8 +315,8 @@ class Recommender:
         """List the items nearest to an item, by the model's item vectors or by the users who have them."""
         place = self._place_of_item(item)
         if place >= self.run.world.items:
-            # The item itself is not among its neighbours.
             raise FedrecError(f"item '{item}' was not trained on; give an item of the training part")
+        # The item itself is not among its neighbours.
         near, values = self.space.nearest(place, self._require_length(k, self.run.world.items - 1))
         return [
             SimilarItem(self._names[at], rank, value, self.title(at))

@@ -83,9 +83,9 @@ def choose_token(loopback: bool, file: Path | None = None) -> str | None:
     else:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if token:
+        # Only long ASCII: a token travels in a header, where other characters have no agreed encoding.
         if len(token) < 16 or not token.isascii():
             raise FedrecError("a token needs at least 16 ASCII characters; make one with: openssl rand -hex 24")
-        # Only long ASCII: a token travels in a header, where other characters have no agreed encoding.
         return token
     if file is not None:
         raise FedrecError(f"{file} is empty; write a token into it: openssl rand -hex 24")

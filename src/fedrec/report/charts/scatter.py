@@ -33,8 +33,8 @@ class Points:
 def scatter(
     sets: Sequence[Points], *, title: str, x_label: str, y_label: str, span: tuple[Array, Array] | None = None
 ) -> str:
-    # Two given corners stand in for the points, so that both cases share the rest.
     """`span` is (least, most) of both axes, for charts that share a scale."""
+    # Two given corners stand in for the points, so that both cases share the rest.
     every = np.concatenate([points.xy for points in sets]) if span is None else np.stack(span)
     (left, low), (right, high) = every.min(0), every.max(0)
     x = _pad(left, right, LEFT, WIDTH - RIGHT)

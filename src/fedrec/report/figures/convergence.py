@@ -103,6 +103,5 @@ def _within(row: Row, metric: str) -> str:
     return f"{sum(found) / len(found):.4g}{spread}"
 
 
-# None is written as a word: an empty cell would look like a missing value.
 def _rounds_of(uploads: Sequence[float], found: Curve) -> str:
     return "none" if not len(uploads) else f"{len(uploads)}, up to round {int(found.rounds[-1]) + FIRST}"

@@ -14,7 +14,7 @@ def unit_rows(tables: Tensor) -> Tensor:
     """Rows of length 1 in float64; rows of zeros stay."""
     rows = tables.double()
     norm = rows.norm(dim=-1, keepdim=True)
-    # A row of zeros has no direction; divided by 1 it stays zero and not a number is avoided.
+    # A row of zeros has no direction; divided by 1 it stays zero instead of becoming NaN.
     return rows / torch.where(norm > 0, norm, torch.ones_like(norm))
 
 
