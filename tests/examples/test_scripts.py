@@ -9,8 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
-from fedrec.testing import MethodTests
+from fedrec.methods import Popularity
+from fedrec.testing import MethodTests, run, tiny_world
 from waiting import GENEROUS
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +36,7 @@ def test_a_script_says_what_it_does(script: str, tmp_path: Path) -> None:
 def guide() -> dict[str, object]:
     """The code blocks of the guide, run one after the other."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) == 4, "the guide shows two methods and their tests"
+    assert len(blocks) == 5, "the guide shows two methods, their tests and a reference"
     module = sys.modules.setdefault("guide", ModuleType("guide"))  # dataclasses look for the module of a class
     for block in (IMPORTS, *blocks):
         exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
@@ -50,6 +52,12 @@ class TestMyMethod(GUIDE["TestMyMethod"]):  # type: ignore[misc]
 
 class TestNeighbours(GUIDE["TestNeighbours"]):  # type: ignore[misc]
     """That of the method which does not train a backbone."""
+
+
+def test_the_reference_of_the_guide_counts_items() -> None:
+    data = tiny_world(participation=0.5)
+    counted = GUIDE["reference"](data, 2)["server.count"]  # type: ignore[operator]
+    assert torch.equal(counted, run(Popularity(), data, 2)["server.popularity"][:, 0])
 
 
 def test_the_guide_uses_the_conformance_suite() -> None:
