@@ -56,7 +56,7 @@ class TestNeighbours(GUIDE["TestNeighbours"]):  # type: ignore[misc]
 
 def test_the_reference_of_the_guide_counts_items() -> None:
     data = tiny_world(participation=0.5)
-    counted = GUIDE["reference"](data, 2)["server.count"]  # type: ignore[operator]
+    counted = GUIDE["reference"](None, data, 2)["server.count"]  # type: ignore[operator]
     assert torch.equal(counted, run(Popularity(), data, 2)["server.popularity"][:, 0])
 
 
