@@ -28,6 +28,7 @@ from fedrec_studies.reproduce.coverage_page import (
     summary_line,
     too_long,
     turn,
+    wrap,
     write_coverage,
 )
 from fedrec_studies.reproduce.estimate import Clock, Estimate, hours
@@ -366,7 +367,7 @@ def test_a_word_of_the_paper_is_explained_where_a_row_has_it() -> None:
     meaning = names("fedca").words["FCF"]
     having = {name for name, table in tables("fedca").items() if meaning in table.notes}
     assert having == {"table2-pmf", "table2-ncf", "table3", "table4", "table7", "figure5"}
-    assert meaning in lines("FedCA", coverage("fedca", []), Findings(), [meaning])
+    assert wrap(meaning) in lines("FedCA", coverage("fedca", []), Findings(), [meaning])
 
 
 def test_seconds_of_stages_stand_beside_print(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,3 +116,5 @@ def test_the_command_writes_the_overview(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["reproduce", "--coverage", "--out", str(tmp_path)])
     assert done.exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"README.md", "overview.svg"}
+    refused = CliRunner().invoke(app, ["reproduce", "--coverage", "--datasets", "ml-100k"])
+    assert "leave --datasets" in str(refused.exception)

@@ -23,7 +23,9 @@ def reproduce_command(
     ] = False,
     coverage: Annotated[
         bool,
-        typer.Option("--coverage", help="Printed figures against measured ones, and what is missing; run nothing."),
+        typer.Option(
+            "--coverage", help="The verdict on every printed figure, of all papers without PAPER; run nothing."
+        ),
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Number of runs in parallel.")] = 1,
     drop_models: Annotated[
@@ -42,6 +44,11 @@ def reproduce_command(
         show_papers,
     )
 
+    if coverage and (datasets or protocols or rows or seeds or quick):
+        raise FedrecError(
+            "--coverage is of all cells of a paper or table: leave --datasets, --protocols, --rows, "
+            "--seeds and --quick out"
+        )
     if target is None:
         if dry_run or quick:
             raise FedrecError("name a PAPER or PAPER/TABLE; `fedrec reproduce` lists them")
@@ -51,11 +58,6 @@ def reproduce_command(
             show_papers()
         return
     if coverage:
-        if datasets or protocols or rows or seeds or quick:
-            raise FedrecError(
-                "--coverage is of all cells of a paper or table: leave --datasets, --protocols, --rows, "
-                "--seeds and --quick out"
-            )
         show_coverage(target, device, out)
         return
     wanted = ReproduceRequest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -39,28 +40,31 @@ def lines(title: str, reached: Sequence[CellCoverage], known: Findings, notes: S
     yield from (f"# {title}", "")
     if known.sceptic:
         yield from (known.sceptic.strip(), "")
-    yield from (summary_line(judged), "")
+    yield from (wrap(summary_line(judged)), "")
     for note in notes:
-        yield from (note, "")
+        yield from (wrap(note), "")
     yield from ("## Verdicts", "", *markdown_lines(["verdict", "cells", "what it means"], _verdicts(judged)), "")
     if any(fractions(reached)):
         yield from ("![Printed against measured](coverage.svg)", "")
     yield from ("## By table", "", *markdown_lines(header, rows), "")
     yield from _causes(judged, known)
     yield from _missing(reached)
-    yield from (
-        "## Cell by cell",
-        "",
+    words = (
         "All rows that correspond to a printed cell are listed, in the order of their tables. Any of them may serve: a "
-        "cell agrees by the row in whose line the verdict stands. The number is that of the cause.",
-        "",
+        "cell agrees by the row in whose line the verdict stands. The number is that of the cause."
     )
+    yield from ("## Cell by cell", "", wrap(words), "")
     yield from markdown_lines(
         ["table", "row", "data", "metric", "printed", "measured", "difference", "verdict", "by row", "seeds"],
         [_cell(one, found) for one in judged for found in one.coverage.found],
     )
     if known.settle:
         yield from ("", "## What would settle the rest", "", known.settle.strip())
+
+
+def wrap(text: str) -> str:
+    """Break a paragraph into lines as long as a manual page's may be."""
+    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
 
 
 COLUMNS = ["printed", "not counted", *VERDICTS]

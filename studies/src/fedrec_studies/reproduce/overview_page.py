@@ -10,7 +10,7 @@ from fedrec.report import Drawing, Panel, as_svg, markdown_lines
 from fedrec.report.charts import Bar, bars
 from fedrec_studies.reproduce.causes import read_findings
 from fedrec_studies.reproduce.coverage import coverage
-from fedrec_studies.reproduce.coverage_page import RULE, count_row, turn
+from fedrec_studies.reproduce.coverage_page import RULE, count_row, turn, wrap
 from fedrec_studies.reproduce.measured import read_all_shipped, read_shipped
 from fedrec_studies.reproduce.printed import read_print
 from fedrec_studies.reproduce.table_definition import names, papers
@@ -53,22 +53,22 @@ def overview_lines(judged: Mapping[str, Sequence[Judgement]]) -> Iterable[str]:
     near, possible = agreement(everything)
     found = count_verdicts(everything)
     yield from (f"# {TITLE}", "")
-    yield (
+    yield wrap(
         f"{len(everything)} printed cells of {len(judged)} papers, each with a verdict: {near} of the {possible} that "
         f"can agree do ({RULE}), {found['ours is wrong']} are mistakes or readings of ours to be run again, and "
         f"{found['not explained yet']} are apart without a known cause."
     )
-    yield from ("", NOT_COUNTED, "", f"![How much of each paper agrees]({PICTURE})", "", "## Verdicts", "")
+    yield from ("", wrap(NOT_COUNTED), "", f"![How much of each paper agrees]({PICTURE})", "", "## Verdicts", "")
     header, *rows = overview_table(judged, linked=True)
     yield from markdown_lines(header, rows)
     yield ""
     yield from (f"- **{word}**: {meaning}." for word, meaning in VERDICTS.items() if found[word])
     yield from ("", "## What a sceptical author would want to know")
     for paper in judged:
-        yield from ("", f"**{_link(paper)}.** {read_findings(paper).sceptic.strip()}")
+        yield from ("", wrap(f"**{_link(paper)}.** {read_findings(paper).sceptic}"))
     yield from ("", "## What would settle the rest")
     for paper in judged:
-        yield from ("", f"**{_short(paper)}.** {read_findings(paper).settle.strip()}")
+        yield from ("", wrap(f"**{_short(paper)}.** {read_findings(paper).settle}"))
 
 
 def draw_agreement(judged: Mapping[str, Sequence[Judgement]]) -> str:
