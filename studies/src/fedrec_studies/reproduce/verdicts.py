@@ -15,7 +15,7 @@ VERDICTS: dict[Verdict, str] = {
     "agrees": "within a tenth of print, or two standard deviations over at least three seeds",
     "ours is wrong": "a known mistake or reading of ours; to be run again",
     "text and code differ": "the paper's text and its released code are two methods",
-    "settings not stated": "print depends on what the paper does not say",
+    "settings not stated": "print depends on what is not said; its cause names what was tried, often one reading",
     "data differ": "the data or the users are not those of print",
     "nobody gets it": "no program gives the printed figure; here the leak of the protocol shows it",
     "too few rounds": "the run ended before the figure of print is reached",
