@@ -95,7 +95,9 @@ def test_data_import_then_run_by_name(cli: Cli, tmp_path: Path) -> None:
     assert "--data mine" in done.out
     ran = cli("run", "popularity", "--data", "mine", "--quiet")
     assert (ran.code, ran.err) == (0, "")
-    fails(cli("data", "import", "mine[1].csv", "--name", "mine"), "taken; choose another, or remove")
+    fails(
+        cli("data", "import", "mine[1].csv", "--name", "mine"), "taken; choose another, or import it again with --force"
+    )
     fails(cli("data", "import", "mine[1].csv", "--name", "ml-100k"), "belongs to a built-in dataset")
     assert "imported" in next(line for line in cli("data", "list").out.splitlines() if line.startswith("mine "))
     fails(cli("data", "import", "mine[1].csv", "--name", "../up"), "is not a valid name")

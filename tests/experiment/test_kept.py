@@ -139,8 +139,8 @@ def same(kept: Prepared, read: Prepared) -> None:
     for column in ("user_ids", "item_ids"):
         equal(getattr(kept.source, column), getattr(read.source, column))
     assert kept.source.identity() == read.source.identity()
-    assert [str(one) + one.remedy for one in kept.filters] == [str(one) + one.remedy for one in read.filtered]
-    for one, two in zip(kept.filters, read.filtered, strict=True):
+    assert [str(one) + one.remedy for one in kept.filters] == [str(one) + one.remedy for one in read.filters]
+    for one, two in zip(kept.filters, read.filters, strict=True):
         equal(one.user_ids.astype(str), two.user_ids.astype(str))
     for name in ("users", "offsets"):
         equal(getattr(kept.partition, name), getattr(read.partition, name))
@@ -150,7 +150,7 @@ def same(kept: Prepared, read: Prepared) -> None:
             equal(one, two)
     assert (kept.source.info is None) == (read.source.info is None)
     if kept.source.info is not None:
-        equal(kept.item_features[0], read.described[0])
+        equal(kept.item_features[0], read.item_features[0])
 
 
 def equal(one: Any, two: Any) -> None:

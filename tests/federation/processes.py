@@ -29,7 +29,7 @@ def compare(group: Processes) -> int:
         tolerance = max(1e-10, 0.1 * test.tolerance)
         server = {f"server.{name}": value for name, value in mine.server.items()}
         wanted = {name: value for name, value in whole.items() if name in server}
-        assert_close(test.comparable(server), test.compared(wanted), tolerance, what)
+        assert_close(test.comparable(server), test.comparable(wanted), tolerance, what)
         if len(mine.data.users):
             users = torch.from_numpy(mine.data.users).sort().values
             scores = {"scores": all_scores(mine, test.rounds)}

@@ -257,7 +257,7 @@ def test_batches_that_are_given_one_shape_take_the_same_steps(monkeypatch, loss)
         method = CentralSASRec(dim=4, length=9, batch=4, loss=loss)
         descent = method.trainer.descent(method.trainer, *_start(method, data))
         shapes, epoch = set(), descent.samples.epoch
-        batches = [batch.padded() if padded else batch for batch in epoch(0)]
+        batches = [batch.pad() if padded else batch for batch in epoch(0)]
         shapes = {(tuple(batch.lengths), batch.room) for batch in batches if len(batch.lengths) == 4}
         assert len(shapes) == (1 if padded else 2)
         monkeypatch.setattr(descent.samples, "epoch", lambda number, batches=batches: iter(batches))

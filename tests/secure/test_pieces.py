@@ -63,8 +63,8 @@ def test_a_mask_is_the_stream_of_its_key(size: int) -> None:
 
 def test_two_agree_and_a_third_does_not() -> None:
     one, other, third = PrivateKey(), PrivateKey(), PrivateKey()
-    assert one.agree(other.public) == other.agreed(one.public)
-    assert one.agree(third.public) != one.agreed(other.public)
+    assert one.agree(other.public) == other.agree(one.public)
+    assert one.agree(third.public) != one.agree(other.public)
     assert PrivateKey(one.raw).public == one.public
 
 
