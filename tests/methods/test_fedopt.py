@@ -94,7 +94,7 @@ def server_optimiser(method: FedOpt, x: list[torch.nn.Parameter]) -> torch.optim
 
 
 def reference(method: FedOpt, data: ClientData, rounds: int, everybody_first: bool = False) -> dict[str, Tensor]:
-    federation: Any = (Sequences if method.sequential else Devices)(method, data)
+    federation: Any = (Sequences if method.trainer.sequential else Devices)(method, data)
     shared = [name for name in federation.server if name == "item" or not method.own_head]
     x = {name: torch.nn.Parameter(federation.server[name].clone()) for name in shared}
     optimiser = server_optimiser(method, list(x.values()))
@@ -132,7 +132,7 @@ def averaged(models: list[dict[str, Tensor]], keep: float) -> dict[str, Tensor]:
 
 def as_sent(method: FedOpt, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The server's tensors by name: the weights of a sequential backbone are rows of one table."""
-    if method.sequential:
+    if method.trainer.sequential:
         x = {"item": x["item"], "network": pack(method.model, dict(x))}
     return {f"server.{name}": value for name, value in x.items()}
 

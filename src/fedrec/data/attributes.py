@@ -7,7 +7,6 @@ warm items; the others are projected, so nothing about them shapes what the mode
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,13 +14,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedrec.data.interactions import Array, ItemInfo
+from fedrec.data.items import title_terms
 from fedrec.data.seeds import generator
 from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError, list_few
 
 RANK = 300
 FEWEST = 5  # warm items that must carry a term
-_WORD = re.compile(r"[^\W\d_]{3,}")
 _POWER_ITERATIONS, _EXTRA = 5, 10
 _CLIP, _ZERO = 5.0, 1e-5
 
@@ -184,12 +183,6 @@ def _add_equal_columns(counts: sp.csr_matrix, words: Sequence[str]) -> tuple[sp.
     to = np.array([column[word] for word in words])
     joined = csr(np.ones(len(words)), np.arange(len(words)), to, (len(words), len(column)))
     return sp.csr_matrix(counts @ joined), tuple(column)
-
-
-def title_terms(title: str, year: int = 0) -> list[str]:
-    """The terms that a title and a year stand for."""
-    decade = [f"{year // 10 * 10}s"] if year > 0 else []
-    return decade + _WORD.findall(title.lower())
 
 
 def _weigh_terms(counts: sp.csr_matrix, idf: Array) -> sp.csr_matrix:

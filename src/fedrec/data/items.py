@@ -14,12 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from fedrec.data.attributes import title_terms
 from fedrec.data.interactions import Interactions, ItemInfo
 from fedrec.data.roles import is_name_of
 from fedrec.data.sparse import csr
 from fedrec.data.spreadsheet import unguard
 from fedrec.errors import FedrecError, list_few, reason
+
+_WORD = re.compile(r"[^\W\d_]{3,}")
 
 WORDS = ("tags", "title", "year")
 MOSTLY = 0.9  # of the cells of a column: one that is written wrongly does not make words of numbers
@@ -203,3 +204,9 @@ def _info(lines: Sequence[ItemLine]) -> ItemInfo:
     tags = csr(np.ones(len(at), np.float32), at[:, 0], at[:, 1], (len(lines), len(names)))
     years = np.array([line.year for line in lines], dtype=np.int64)
     return ItemInfo(titles, tags if names else None, names, years if years.any() else None)
+
+
+def title_terms(title: str, year: int = 0) -> list[str]:
+    """The terms that a title and a year stand for."""
+    decade = [f"{year // 10 * 10}s"] if year > 0 else []
+    return decade + _WORD.findall(title.lower())

@@ -50,7 +50,7 @@ class Phases:
                 (simulator.group, "merged", WIRE),
                 (server, "aggregate", AGGREGATION),
                 (client, "receive", ANSWER),
-                (method, "pictures", PREPARING),
+                (method, "represent", PREPARING),
             ):
                 if hasattr(owner, name):  # not every method's clients show more of themselves than what they trained
                     stack.enter_context(self._time_calls(owner, name, phase))

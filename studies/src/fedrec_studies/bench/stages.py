@@ -8,7 +8,6 @@ settings of the paper.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from fedrec import data as rooms
 from fedrec.experiment import Run, RunConfig, plan_run
 from fedrec_studies.bench.machine import print_result, seconds
 
-SERVER = {"similarity": "Similarity", "complementarity": "Complementarity", "composite_weights": "Optimization"}
+SERVER = {"compare_tables": "Similarity", "compare_pictures": "Complementarity", "solve": "Optimization"}
 """What the server's functions are called in print."""
 # CLIENTS are timed alone, TURNS times; LONG is more rounds than are ever run, so that no schedule ends early
 CLIENTS, TURNS, LONG = 20, 5, 2_000
@@ -57,7 +56,7 @@ def _alone(run: Run, method: Any, client: int) -> tuple[float, float]:
     user, tables = state.per_user["user"], {"item": state.per_client["item"]}
     fitted: list[Any] = []
     train = seconds(lambda: fitted.append(method.trainer.fit_own(chunk, 1, user, tables)), run.world.device)
-    return train, seconds(lambda: method.pictures(fitted[0][1]["item"], chunk, 1), run.world.device)
+    return train, seconds(lambda: method.represent(fitted[0][1]["item"], chunk, 1), run.world.device)
 
 
 def _server(run: Run) -> dict[str, float]:
@@ -70,22 +69,21 @@ def _server(run: Run) -> dict[str, float]:
 
 @contextmanager
 def _time_stages(spent: dict[str, list[float]], run: Run) -> Iterator[None]:
-    """Time every call of the server's functions."""
-    module = inspect.getmodule(type(run.simulator.method))
-    real: dict[str, Callable[..., Any]] = {name: getattr(module, name) for name in spent}
+    """Time every call of the server's functions; a frozen method is changed by its dictionary."""
+    method = run.simulator.method
 
-    def time_call(name: str, *arguments: Any) -> Any:
+    def time_call(function: Callable[..., Any], times: list[float], *arguments: Any) -> Any:
         found: list[Any] = []
-        spent[name].append(seconds(lambda: found.append(real[name](*arguments)), run.world.device))
+        times.append(seconds(lambda: found.append(function(*arguments)), run.world.device))
         return found[0]
 
     try:
-        for name in spent:
-            setattr(module, name, partial(time_call, name))
+        for name, times in spent.items():
+            vars(method)[name] = partial(time_call, getattr(method, name), times)
         yield
     finally:
-        for name, function in real.items():
-            setattr(module, name, function)
+        for name in spent:
+            vars(method).pop(name, None)
 
 
 if __name__ == "__main__":
