@@ -51,7 +51,6 @@ SHARED = {
     "proximal": "Weight, in the local loss, of the squared distance to the received table.",
     "rate_scale": "Rows of the item table move at lr * items * this, as means dilute them.",
     "sampled": "ce: the next item is told from so many drawn ones; 0: from all.",
-    "saturate": "released: no gradient where a single-precision sigmoid is 0 or 1, as in the released code.",
     "scale": "How both scores are scaled before they are mixed.",
     "score_with": "received: clients score with the server's model; local: with their own after training.",
     "server_decay": "Weight decay of the server's steps, times server_lr (AdamW).",

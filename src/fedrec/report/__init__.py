@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fedrec.plugins import lazily
 
 if TYPE_CHECKING:
+    from fedrec.report.charts.bar_charts import Bar, bars
     from fedrec.report.charts.front import Offer, front, front_chart
     from fedrec.report.charts.scatter import Points, scatter
     from fedrec.report.comparison import Row, count_in_words
@@ -21,6 +22,7 @@ else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
+            "fedrec.report.charts.bar_charts": ["Bar", "bars"],
             "fedrec.report.charts.front": ["Offer", "front", "front_chart"],
             "fedrec.report.charts.scatter": ["Points", "scatter"],
             "fedrec.report.comparison": ["Row", "count_in_words"],
@@ -33,12 +35,14 @@ else:
     )
 
 __all__ = [
+    "Bar",
     "Drawing",
     "Offer",
     "Panel",
     "Points",
     "Row",
     "as_svg",
+    "bars",
     "columns_by_row",
     "count_in_words",
     "front",

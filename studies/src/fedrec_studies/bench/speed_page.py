@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fedrec.report import markdown_lines
 from fedrec_studies.bench.phases import PHASES, SAMPLING
 from fedrec_studies.bench.result_file import Row, rows_of
 
@@ -246,8 +247,7 @@ def _longest(trace: Row) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """In Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(markdown_lines(columns, rows))
 
 
 def short(seconds: float) -> str:

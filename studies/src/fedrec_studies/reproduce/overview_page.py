@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedrec.data import atomic_file
-from fedrec.report import Drawing, Panel, as_svg, markdown_lines
-from fedrec.report.charts import Bar, bars
+from fedrec.report import Bar, Drawing, Panel, as_svg, bars, markdown_lines
 from fedrec_studies.reproduce.causes import read_findings
 from fedrec_studies.reproduce.coverage import coverage
 from fedrec_studies.reproduce.coverage_page import RULE, count_row, turn, wrap

@@ -17,6 +17,7 @@ class CsPFedRecVariants(cold.CsPFedRec):
     info: ClassVar[fm.MethodInfo] = replace(cold.CsPFedRec.info)
 
     saturate: Literal["none", "released"] = "none"
+    """released: no gradient where a single-precision sigmoid is 0 or 1, as in the released code."""
 
     @cached_property
     def trainer(self) -> fm.LocalTrainer:

@@ -29,6 +29,7 @@ class IFedRecVariants(cold.IFedRec):
     last_batch: Literal["drop", "keep", "scale"] = "drop"
     """What happens to a short last batch: drop it, keep it, or scale it by the nominal size."""
     saturate: Literal["none", "released"] = "none"
+    """released: no gradient where a single-precision sigmoid is 0 or 1, as in the released code."""
 
     def trainer_for(self, world: fm.World) -> AlignedTrainer:
         return replace(super().trainer_for(world), last_batch=self.last_batch, saturation=self.saturate)
