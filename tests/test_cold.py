@@ -93,7 +93,7 @@ def test_known_items_in_the_test_part_are_refused(world: Interactions) -> None:
 
 def test_a_narrow_evaluation_is_the_wide_one(world: Interactions) -> None:
     prepared = prepare(world, protocol(PROTOCOL))
-    wide, narrow = prepared.test, prepared.test.narrowed()
+    wide, narrow = prepared.test, prepared.test.over_catalogue()
     scores = torch.randn(len(wide), wide.n_items, generator=torch.Generator().manual_seed(0))
     scores = scores.round(decimals=0)  # ties
     means = []

@@ -459,7 +459,7 @@ def test_every_backbone_has_defaults_of_its_own(backbone):
 
 def test_the_servers_rate_falls_over_the_last_rounds():
     steady, falling = FedOpt(rounds=20), FedOpt(rounds=20, cooldown=0.25)
-    rates = [falling._rate(round) / falling.server_lr for round in range(20)]
+    rates = [falling._rate_at(round) / falling.server_lr for round in range(20)]
     assert rates[:16] == [1.0] * 16
     assert rates[15:] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     assert {steady._rate(round) for round in range(20)} == {steady.server_lr}

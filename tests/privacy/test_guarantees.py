@@ -255,7 +255,7 @@ def test_a_loss_that_settles_ends_no_run_that_prints_an_epsilon(monkeypatch: pyt
     class Settled(Observer):
         settles = True
 
-        def has_settled(self, round: int, before: Any, now: Any) -> bool:
+        def is_settled(self, round: int, before: Any, now: Any) -> bool:
             return round == 1
 
     monkeypatch.setitem(observers.OBSERVERS, FedMF, lambda method: Settled())
