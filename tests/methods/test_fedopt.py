@@ -462,7 +462,7 @@ def test_the_servers_rate_falls_over_the_last_rounds():
     rates = [falling._rate_at(round) / falling.server_lr for round in range(20)]
     assert rates[:16] == [1.0] * 16
     assert rates[15:] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
-    assert {steady._rate(round) for round in range(20)} == {steady.server_lr}
+    assert {steady._rate_at(round) for round in range(20)} == {steady.server_lr}
 
 
 # -- the mean of the server's models --

@@ -24,7 +24,7 @@ def start(data: ClientData) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("empty", [False, True])
 def test_filled_up_to_one_length_it_is_the_same(empty):
     data = tiny_world(empty=empty)
-    chunk, gradient = data.chunk(data.clients), METHOD.trainer._one_gradient
+    chunk, gradient = data.chunk(data.clients), METHOD.train._one_gradient
     assert gradient is not None
     found = gradient(chunk, 3, *start(data))
     windows = Windows.from_chunk(chunk, 5, 0, "last").fill_to(9)
