@@ -2,6 +2,21 @@
 // What the pages do beyond links and forms: lists that follow their filters, live parts, copying. No library.
 
 const find = (selector, within = document) => within.querySelector(selector);
+// A browser reconnects a stream that breaks off, but gives up for good when it is once refused: then it is begun again.
+const listen = (place, tell, fail = () => {}) => {
+  let source;
+  const begin = () => {
+    source = new EventSource(place);
+    source.onmessage = tell;
+    source.onerror = () => {
+      fail();
+      if (source.readyState === EventSource.CLOSED) setTimeout(begin, 3000);
+    };
+  };
+  begin();
+  addEventListener("pagehide", () => source.close());
+  return () => source.close();
+};
 const findAll = (selector, within = document) => [...within.querySelectorAll(selector)];
 
 // -- copy the command --
@@ -98,29 +113,26 @@ if (rows) {
   });
   showChosen();
 
-  const news = new EventSource("/events");
-  news.onmessage = (event) => {
+  listen("/events", (event) => {
     const version = String(JSON.parse(event.data).version);
     if (version === rows.dataset.version) return;
     rows.dataset.version = version;
     load();
-  };
-  addEventListener("pagehide", () => news.close());
+  });
 }
 
 // -- a live run --
 
 const live = find("#live[data-events]");
 if (live) {
-  const events = new EventSource(live.dataset.events);
   const news = find("#news");
   let spoken = 0;
-  events.onmessage = (event) => {
+  const close = listen(live.dataset.events, (event) => {
     const told = JSON.parse(event.data);
     live.innerHTML = told.html;
     if (told.federation && find("#federation")) find("#federation").innerHTML = told.federation;
     if (told.state !== live.dataset.state) {
-      if (told.state === "finished" || told.state === "fitted") { events.close(); location.reload(); return; }
+      if (told.state === "finished" || told.state === "fitted") { close(); location.reload(); return; }
       live.dataset.state = told.state;
       find("#state").innerHTML = `<span class="chip ${told.state}">${told.state}</span>`;
     }
@@ -129,7 +141,5 @@ if (live) {
       spoken = Date.now();
       news.textContent = told.state === "running" ? `Live: ${told.said}.` : `Nothing works in this folder now; ${told.said}.`;
     }
-  };
-  events.onerror = () => { news.textContent = "The board does not answer; trying again."; };
-  addEventListener("pagehide", () => events.close());
+  }, () => { news.textContent = "The board does not answer; trying again."; });
 }
