@@ -32,11 +32,11 @@ main()
 SLOW_FROM = 3
 SLOW = f"""
 import os, time
-from fedrec.experiment import interrupt, run
+from fedrec.experiment import driver, interrupt
 from fedrec.federation.client_side import ClientSide
 
-interrupt.GRACE, run.FIRST_CHECKPOINT, run.CHECKPOINT_SECONDS = {{grace}}, {{every}}, {{every}}
-run.CHECKPOINT_SHARE = float("inf")
+interrupt.GRACE, driver.FIRST_CHECKPOINT, driver.CHECKPOINT_SECONDS = {{grace}}, {{every}}, {{every}}
+driver.CHECKPOINT_SHARE = float("inf")
 train, hear = ClientSide._train, interrupt.Interrupt.hear
 
 def slow(self, members, chunk, where, number, down):

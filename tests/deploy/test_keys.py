@@ -62,7 +62,7 @@ def test_mistakes_are_one_line(cli: Cli, tmp_path: Path) -> None:
         str(tmp_path / "run"),
     ]
     assert "ease is centralised" in told("deploy", "server", "--method", "ease", *common)
-    assert "--secure-sums" in told("deploy", "server", "--method", "fedgram", *common)
+    assert "--secure-sums" in told("deploy", "server", "--method", "fedgram", "--open-sums", *common)
     (tmp_path / "mine.csv").write_text("user,item\nann,a\n", encoding="utf-8")
     node = [
         "deploy",
