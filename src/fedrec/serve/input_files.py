@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from fedrec.data import read_table
-from fedrec.data.attributes import Arrival, title_terms
-from fedrec.data.items import read_items
+from fedrec.data.attributes import Arrival
+from fedrec.data.items import read_items, title_terms
 from fedrec.data.roles import Columns, by_flag, is_name_of
 from fedrec.data.spreadsheet import unguard
 from fedrec.errors import FedrecError, reason
